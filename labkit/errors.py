@@ -8,13 +8,13 @@ from pathlib import Path
 
 
 class LabkitError(Exception):
-    """Something failed. The command line prints the message, without a traceback, and exits 1."""
+    """Something failed. The command line prints the message, no traceback, and exits with 1."""
 
     exit_code = 1
 
 
 class UsageError(LabkitError):
-    """The request itself is wrong: an unknown key, a bad option, a malformed file. Exits 2."""
+    """The request itself is wrong: an unknown key, a bad option, a bad file. It exits with 2."""
 
     exit_code = 2
 
@@ -70,7 +70,7 @@ _REMEDIES = {
 
 
 def refused(error: OSError) -> LabkitError | None:
-    """The error that a disk refused to do its work, with the remedy; None for any other.
+    """Explain that a disk refused to do its work, with the remedy; None for any other error.
 
     >>> print(refused(OSError(errno.ENOSPC, "No space left on device", "results/a")))
     results/a: No space left on device; make room on that disk, then repeat what you did
@@ -83,7 +83,13 @@ def refused(error: OSError) -> LabkitError | None:
 
 
 def did_you_mean(value: object, valid: Iterable[str], *, most: int = 3) -> str:
-    """The valid names most like ``value`` as a question, or nothing where none is like it.
+    """Ask whether one of the valid names most like ``value`` was meant; empty where none is like
+    it.
+
+    Args:
+        value: what was said.
+        valid: the names there are.
+        most: how many names to ask about.
 
     >>> did_you_mean("1f1", ["gpipe", "1f1b"])
     "did you mean '1f1b'?"
@@ -95,7 +101,12 @@ def did_you_mean(value: object, valid: Iterable[str], *, most: int = 3) -> str:
 
 
 def not_among(what: str, value: object, valid: Iterable[str]) -> UsageError:
-    """The error that ``value`` is no ``what``: what it may have meant, and all there are.
+    """Make the error that ``value`` is no ``what``: what it may have meant, and all there are.
+
+    Args:
+        what: the kind of thing.
+        value: what was said.
+        valid: the names there are.
 
     >>> print(not_among("schedule", "1f1", ["gpipe", "1f1b"]))
     no schedule '1f1'; did you mean '1f1b'? There are: gpipe, 1f1b

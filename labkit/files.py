@@ -28,11 +28,13 @@ CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x84\x86-\x9f]")
 
 
 def project_root(start: Path | None = None) -> Path:
-    """The workbook's top folder: ``$LABKIT_ROOT``, else the nearest parent holding the queue.
+    """Find the workbook's top folder: ``$LABKIT_ROOT``, else the nearest parent holding the queue.
 
-    Looks upwards from ``start`` (default: the working directory), then from the installed
-    package, so an editable install works from any folder. Raises UsageError where no workbook is
-    found, or ``$LABKIT_ROOT`` holds none.
+    It looks upwards from ``start`` (default: the working directory), then from the installed
+    package, so an editable install works from any folder.
+
+    Raises:
+        UsageError: no workbook is found, or ``$LABKIT_ROOT`` holds none.
     """
     root = workbook_around(start)
     if root is None:
@@ -79,8 +81,11 @@ def shipped(name: str, root: Path | None = None) -> Path:
 
 
 def write_atomically(path: Path, content: str | bytes) -> None:
-    """Write ``content`` to ``path`` so that a reader, or a crash, sees the old file or the new;
-    raises BadFile where the path is a folder."""
+    """Write ``content`` to ``path`` so that a reader, or a crash, sees the old file or the new.
+
+    Raises:
+        BadFile: the path is a folder.
+    """
     if path.is_dir():
         raise BadFile(path, "is a folder", valid="the path of a file to write")
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -101,7 +106,7 @@ def write_atomically(path: Path, content: str | bytes) -> None:
 
 @contextmanager
 def naming(path: Path) -> Iterator[None]:
-    """An ``OSError`` of the block that names no file names ``path``: a write's, on a full disk."""
+    """Name ``path`` in a block's ``OSError`` that names no file: a write's, on a full disk."""
     try:
         yield
     except OSError as error:
@@ -111,7 +116,11 @@ def naming(path: Path) -> Iterator[None]:
 
 
 def read_text(path: Path) -> str:
-    """The text of a file; raises BadFile where it is missing, is a folder, or is not UTF-8."""
+    """Read the text of a file.
+
+    Raises:
+        BadFile: it is missing, is a folder, or is not UTF-8.
+    """
     try:
         return path.read_text(encoding="utf-8")
     except FileNotFoundError:
@@ -123,13 +132,16 @@ def read_text(path: Path) -> str:
 
 
 def load_yaml(path: Path) -> Any:
-    """Parse a YAML file, whose tree :func:`line_of` finds places in; raises BadFile where it is
-    missing, is not YAML, or repeats a key."""
+    """Parse a YAML file, whose tree :func:`line_of` finds places in.
+
+    Raises:
+        BadFile: it is missing, is not YAML, or repeats a key.
+    """
     return parse_yaml(path, read_text(path))
 
 
 def parse_yaml(path: Path, text: str) -> Any:
-    """As :func:`load_yaml`, of a ``text`` that is not in the file yet; ``path`` names it."""
+    """Parse a ``text`` as :func:`load_yaml` does, before it is in the file; ``path`` names it."""
     import yaml
 
     try:
@@ -146,10 +158,14 @@ def parse_yaml(path: Path, text: str) -> Any:
 
 
 class _Mapping(dict[Any, Any]):
+    """A mapping that knows the lines of its keys."""
+
     lines: Any = ()  # of each key, from 1
 
 
 class _Sequence(list[Any]):
+    """A list that knows the lines of its items."""
+
     lines: Any = ()  # of each item, from 1
 
 
@@ -166,10 +182,11 @@ _SCALARS = {
 
 @cache
 def _loader() -> Any:
-    """PyYAML's safe parser in C, fifteen times as fast as one in Python, on YAML 1.2's rules.
+    """Make PyYAML's safe parser in C, fifteen times as fast as one in Python, follow YAML 1.2's
+    rules.
 
-    Dates stay texts: the model reads them, and says of which field one is no day. Repeated keys
-    and control characters are refused.
+    Dates stay texts: the model reads them, and says of which field one is no day. Repeated keys and
+    control characters are refused.
     """
     import yaml
 
@@ -213,8 +230,16 @@ def _loader() -> Any:
 
 
 def validate(path: Path, tree: Any, model: type[Model]) -> Model:
-    """``tree`` (from :func:`load_yaml`) as a pydantic ``model``; the BadFile that is raised names
-    the file, line, field and value of the first thing that is wrong."""
+    """Read ``tree`` (from :func:`load_yaml`) as a pydantic ``model``.
+
+    Args:
+        path: the file, for errors.
+        tree: what it holds.
+        model: the class to make of it.
+
+    Raises:
+        BadFile: it names the file, line, field and value of the first thing that is wrong.
+    """
     from pydantic import ValidationError
 
     try:
@@ -225,8 +250,16 @@ def validate(path: Path, tree: Any, model: type[Model]) -> Model:
 
 @cache
 def named(path: Path, kind: Callable[..., Item], *within: str) -> dict[str, Item]:
-    """The entries of a YAML file's mapping, at the place ``within``, each as ``kind(name=…, …)``;
-    read once. Raises BadFile where ``kind`` refuses one, or takes other fields."""
+    """Read the entries of a YAML file's mapping, each as ``kind(name=…, …)``, once.
+
+    Args:
+        path: the file.
+        kind: the class of an entry.
+        within: the keys that lead to the mapping.
+
+    Raises:
+        BadFile: ``kind`` refuses an entry, or takes other fields.
+    """
     entries = tree = load_yaml(path)
     for part in within:
         entries = entries[part]
@@ -249,13 +282,23 @@ def bad_field(
     value: object = None,
     valid: str = "",
 ) -> BadFile:
-    """The error that what stands at ``location`` of ``tree`` has a ``problem``; names the line."""
+    """Make the error that what stands at ``location`` of ``tree`` has a ``problem``, with its line.
+
+    Args:
+        path: the file.
+        tree: what it holds.
+        location: the keys and indices that lead to the field.
+        problem: what is wrong.
+        value: what was found there.
+        valid: what would be right.
+    """
     field = ".".join(map(str, location)) or "(whole file)"
     line = line_of(tree, location)
     return BadFile(path, problem, line=line, field=field, value=value, valid=valid)
 
 
 def _first_error(path: Path, tree: Any, model: type[BaseModel], error: ErrorDetails) -> BadFile:
+    """Turn pydantic's first error into one of the file."""
     location = error["loc"]
     value = error.get("input")
     shown = value if isinstance(value, str | int | float | bool) else None
@@ -264,7 +307,7 @@ def _first_error(path: Path, tree: Any, model: type[BaseModel], error: ErrorDeta
 
 
 def _valid(model: type[BaseModel], location: tuple[int | str, ...]) -> str:
-    """What the model says of the field at ``location``: its description, else the known fields."""
+    """Say what the model allows at ``location``: its description, else the fields there are."""
     known: type[BaseModel] | None = model
     text = ""
     is_key = False
@@ -282,6 +325,7 @@ def _valid(model: type[BaseModel], location: tuple[int | str, ...]) -> str:
 
 
 def _model_inside(annotation: Any) -> type[BaseModel] | None:
+    """Find the model in an annotation such as ``list[Model]``."""
     from pydantic import BaseModel
 
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
@@ -290,7 +334,7 @@ def _model_inside(annotation: Any) -> type[BaseModel] | None:
 
 
 def line_of(tree: Any, location: tuple[int | str, ...]) -> int | None:
-    """The line, from 1, of the deepest part of ``location`` that a file's ``tree`` has."""
+    """Find the line, from 1, of the deepest part of ``location`` that a file's ``tree`` has."""
     line: int | None = None
     node = tree
     for part in location:

@@ -15,7 +15,9 @@ Item = TypeVar("Item")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Accelerator:
-    """A GPU: nominal memory, dense peak rate, memory and NVLink bandwidth (both directions)."""
+    """A GPU with its nominal memory, dense peak rate, memory and NVLink bandwidth (both
+    directions).
+    """
 
     name: str
     memory_gib: float
@@ -26,13 +28,13 @@ class Accelerator:
 
     @property
     def memory_bytes(self) -> int:
-        """Nominal capacity; a process gets a little less (context, reserved pages)."""
+        """The nominal capacity; a process gets a little less (context, reserved pages)."""
         return int(self.memory_gib * GIB)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Link:
-    """What joins ranks: bandwidth in one direction and the cost of one more hop."""
+    """What joins ranks: its bandwidth in one direction, and what one more hop costs."""
 
     name: str
     bytes_per_s: float
@@ -41,16 +43,21 @@ class Link:
 
 
 def accelerator(name: str) -> Accelerator:
-    """The accelerator of that name; raises UsageError, with all there are, where none has it."""
+    """Look up the accelerator of that name.
+
+    Raises:
+        UsageError: none has it; the message lists all there are.
+    """
     return _pick("accelerator", Accelerator, name)
 
 
 def link(name: str) -> Link:
-    """The link of that name; raises as :func:`accelerator` does."""
+    """Look up the link of that name; it raises as :func:`accelerator` does."""
     return _pick("link", Link, name)
 
 
 def _pick(what: str, kind: Callable[..., Item], name: str) -> Item:
+    """Look a name up in the file."""
     known = files.named(files.shipped("data/hardware.yaml"), kind, f"{what}s")
     if name not in known:
         raise not_among(what, name, known)

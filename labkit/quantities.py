@@ -32,7 +32,7 @@ Cut = Literal["exact", "rounded", "truncated", "differs"]
 
 
 def format_bytes(num_bytes: float) -> str:
-    """``num_bytes`` with the decimal unit that suits its size, to three significant digits.
+    """Write ``num_bytes`` with the decimal unit that suits its size, to three significant digits.
 
     >>> format_bytes(31_406_250_000)
     '31.4 GB'
@@ -45,7 +45,7 @@ def format_bytes(num_bytes: float) -> str:
 
 
 def significant(value: float, digits: int = 3) -> str:
-    """``value`` to ``digits`` significant digits, never in exponent form, no trailing zeros.
+    """Write ``value`` to ``digits`` significant digits, never in exponent form, no trailing zeros.
 
     >>> significant(1234.5), significant(0.012345), significant(2.0)
     ('1230', '0.0123', '2')
@@ -55,7 +55,7 @@ def significant(value: float, digits: int = 3) -> str:
 
 
 def cut(exact: int | float | Fraction, printed: str) -> Cut:
-    """How ``printed`` came from ``exact``: tables round some cells and truncate others.
+    """Tell how ``printed`` came from ``exact``: tables round some cells and truncate others.
 
     Halves count as rounded whichever way they went. ``printed`` fixes the number of decimals.
 
@@ -112,7 +112,7 @@ SCALES: dict[str, tuple[str, float]] = {
 
 
 def seconds(value: float) -> str:
-    """A duration: microseconds and milliseconds where it is short.
+    """Write a duration: in microseconds and milliseconds where it is short.
 
     >>> seconds(2.83651), seconds(0.00123456), seconds(33.0), seconds(0.0000004)
     ('2.837 s', '1.235 ms', '33 s', '0.4 µs')
@@ -125,7 +125,8 @@ def seconds(value: float) -> str:
 
 
 def joules(value: float) -> str:
-    """
+    """Write an energy in joules.
+
     >>> joules(5837.07), joules(65.25)
     ('5,837 J', '65.25 J')
     """
@@ -133,7 +134,7 @@ def joules(value: float) -> str:
 
 
 def percent(value: float | None, digits: int = 2) -> str:
-    """A fraction in per cent; nothing where it is missing.
+    """Write a fraction in per cent, and nothing where it is missing.
 
     >>> percent(0.204650), percent(0.0), percent(float("nan"))
     ('20.46 %', '0.00 %', '')
@@ -150,7 +151,7 @@ _FORMATS: dict[str, Callable[[float], str]] = {
 
 
 def formatted(name: str, value: Any) -> str:
-    """A value of the column, field or option ``name`` as reports print it, with its unit.
+    """Write a value of the column, field or option ``name`` as reports print it, with its unit.
 
     >>> formatted("peak_bytes", 31.4e9), formatted("saving_fraction", 0.2), formatted("dp", 64)
     ('31.4 GB', '20.00 %', '64')
@@ -181,7 +182,7 @@ def formatted(name: str, value: Any) -> str:
 
 
 def number(value: float, digits: int = 4) -> str:
-    """``value`` rounded to ``digits`` significant digits, with thousands separated.
+    """Write ``value`` rounded to ``digits`` significant digits, with thousands separated.
 
     Whole numbers (Python or NumPy integers) are exact and printed whole.
 
@@ -207,7 +208,7 @@ def number(value: float, digits: int = 4) -> str:
 
 
 def rounded(value: float, digits: int = 4) -> float:
-    """``value`` to ``digits`` significant digits, as stored outputs hold it.
+    """Round ``value`` to ``digits`` significant digits, as stored outputs hold it.
 
     >>> rounded(0.251249999), rounded(-1234567.0), rounded(0.0)
     (0.2512, -1235000.0, 0.0)
@@ -216,7 +217,7 @@ def rounded(value: float, digits: int = 4) -> float:
 
 
 def heading(column: str) -> str:
-    """A column's name in words, its unit in brackets.
+    """Write a column's name in words, its unit in brackets.
 
     >>> heading("gpu_energy_j"), heading("peak_bytes"), heading("bubble_ratio"), heading("plan")
     ('GPU energy (J)', 'peak (bytes)', 'bubble ratio', 'plan')
@@ -226,7 +227,7 @@ def heading(column: str) -> str:
 
 
 def split_unit(column: str) -> tuple[str, str]:
-    """The words of a column name and the unit it ends in ("" where it names none)."""
+    """Split a column name into its words and the unit it ends in ("" where it names none)."""
     fitting = (suffix for suffix in UNITS if column.endswith(f"_{suffix}") and suffix != column[1:])
     suffix = max(fitting, key=len, default="")
     words = column.removesuffix(f"_{suffix}").split("_")
@@ -234,7 +235,7 @@ def split_unit(column: str) -> tuple[str, str]:
 
 
 def plain(value: Any) -> Any:
-    """``value`` as JSON holds it: what is missing or not finite is null.
+    """Turn ``value`` into what JSON holds: what is missing or not finite is null.
 
     >>> plain({"a": float("nan"), "b": (1, 2.5)})
     {'a': None, 'b': [1, 2.5]}

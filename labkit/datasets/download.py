@@ -62,7 +62,7 @@ def download(
 
 
 class _HostError(Exception):
-    """The host, rather than this one file of it, is what failed."""
+    """Says that the host, rather than this one file of it, is what failed."""
 
 
 class _AbandonedError(Exception):
@@ -70,7 +70,7 @@ class _AbandonedError(Exception):
 
 
 class _Transfer:
-    """A download under way in its own thread; a file-like object that counts what passes."""
+    """A download under way in its own thread: a file-like object that counts what passes."""
 
     def __init__(
         self, url: str, stream: BinaryIO, limit_bytes: int, headers: Mapping[str, str]
@@ -109,10 +109,10 @@ class _Transfer:
             return self._stream.write(piece)
 
     def flush(self) -> None:
-        """Flushed when the file is closed."""
+        """Do nothing: the file is flushed when it is closed."""
 
     def abandon(self) -> None:
-        """From here on nothing more is written to the file."""
+        """Write nothing more to the file from here on."""
         with self._writing:
             self._abandoned = True
 
@@ -146,7 +146,9 @@ def _watch(transfer: _Transfer, size_bytes: int, label: str, answer_s: float) ->
 
 
 def _explained(error: BaseException) -> Exception:
-    """The requests error in a few words, and whether the host or the one file is to blame."""
+    """Explain an error of requests in a few words, and say whether the host or the one file is to
+    blame.
+    """
     import requests
 
     if isinstance(error, DownloadError):
@@ -167,7 +169,7 @@ def _explained(error: BaseException) -> Exception:
 
 
 def root_cause(error: BaseException) -> str:
-    """The operating system's own words under requests' and urllib3's wrapping."""
+    """Find the operating system's own words under requests' and urllib3's wrapping."""
     deepest: BaseException | None = error
     words = ""
     while deepest is not None:

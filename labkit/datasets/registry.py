@@ -76,6 +76,7 @@ class Dataset(_Record):
 
     @property
     def size_bytes(self) -> int:
+        """How large all its files are together."""
         return sum(file.size_bytes for file in self.files)
 
     @property
@@ -92,8 +93,11 @@ class Dataset(_Record):
         return files
 
     def file(self, path: str) -> PublishedFile:
-        """The file called ``path``, or the only one whose path ends so (at a ``/``); the UsageError
-        where there is none, or several, lists the nearest."""
+        """Look up the file called ``path``, or the only one whose path ends so (at a ``/``).
+
+        Raises:
+            UsageError: there is none, or several; the message lists the nearest.
+        """
         exact = [file for file in self.files if file.path == path]
         ending = exact or [file for file in self.files if file.path.endswith(f"/{path}")]
         if len(ending) == 1:
@@ -113,7 +117,7 @@ class Dataset(_Record):
 
 
 class Registry(_Record):
-    """All the datasets by name."""
+    """Holds all the datasets by name."""
 
     datasets: dict[Name, Dataset]
 
@@ -122,13 +126,21 @@ class Registry(_Record):
             dataset._name = name
 
     def dataset(self, name: str) -> Dataset:
-        """The dataset called ``name``; raises UsageError, with the nearest names, where none is."""
+        """Look up the dataset called ``name``.
+
+        Raises:
+            UsageError: there is none; the message has the nearest names.
+        """
         if name in self.datasets:
             return self.datasets[name]
         raise not_among("dataset", name, self.datasets)
 
     def find(self, reference: str) -> tuple[Dataset, PublishedFile]:
-        """Dataset and file of ``name/path``; raises UsageError unless it names just one."""
+        """Look up dataset and file of ``name/path``.
+
+        Raises:
+            UsageError: the reference does not name just one file.
+        """
         name, slash, path = reference.partition("/")
         dataset = self.dataset(name)
         if not slash or not path:
@@ -140,9 +152,11 @@ class Registry(_Record):
 
 
 def load_registry(root: Path | None = None) -> Registry:
-    """The registry of the workbook at ``root`` (default: the one around the working directory).
+    """Load the registry of the workbook at ``root`` (default: the one around the working
+    directory).
 
-    Raises BadFile, with the line and the field, where it is missing or malformed.
+    Raises:
+        BadFile: it is missing or malformed; the message has the line and the field.
     """
     path = shipped(REGISTRY, root)
     try:

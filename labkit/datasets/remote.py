@@ -30,7 +30,9 @@ _GONE = (404, 410)
 
 @dataclass(frozen=True, kw_only=True)
 class Address:
-    """What is registered: ``size_bytes`` where the size is known, ``headers`` to ask with."""
+    """An address that is registered: ``size_bytes`` where the size is known, ``headers`` to ask
+    with.
+    """
 
     url: str
     size_bytes: int | None = None
@@ -39,7 +41,7 @@ class Address:
 
 @dataclass(frozen=True, kw_only=True)
 class Answer:
-    """What a host said of one address: ``size_bytes`` as told, where it has ``moved_to``."""
+    """What a host said of one address: ``size_bytes`` as told, and where it has ``moved_to``."""
 
     address: Address
     state: State
@@ -49,7 +51,7 @@ class Answer:
 
 
 def ask(addresses: Iterable[Address]) -> Iterator[Answer]:
-    """An answer for each of ``addresses``, in order, a few asked at once.
+    """Ask each of ``addresses``, a few at once, and return the answers in order.
 
     A host that could not be reached at first, or three times, is not asked again; its other
     addresses get the same answer.
@@ -74,8 +76,10 @@ def ask(addresses: Iterable[Address]) -> Iterator[Answer]:
 
 
 def _within(limit_s: float, address: Address) -> Answer:
-    """The answer, in a thread that is left behind when the host falls silent: neither resolving a
-    name nor headers that come byte by byte can be bounded from inside."""
+    """Ask in a thread that is left behind when the host falls silent.
+
+    Neither resolving a name nor headers that come byte by byte can be bounded from inside.
+    """
     answers = [Answer(address=address, state="unreachable", words=f"no answer in {limit_s:g} s")]
     asking = threading.Thread(target=lambda: answers.append(_asked(address)), daemon=True)
     asking.start()
@@ -84,7 +88,7 @@ def _within(limit_s: float, address: Address) -> Answer:
 
 
 def _asked(address: Address) -> Answer:
-    """HEAD, and where a host refuses that, a GET of no more than the first byte."""
+    """Send HEAD and, where a host refuses that, a GET of no more than the first byte."""
     import requests
 
     state: State = "unreachable"
@@ -109,7 +113,7 @@ def _asked(address: Address) -> Answer:
 
 
 def _end(method: Callable[..., Response], url: str) -> Response:
-    """The answer where redirects end."""
+    """Ask where redirects end."""
     timeout = (CONNECT_S, 2 * ANSWER_S)  # silence is for _within to call
     with method(url, allow_redirects=True, stream=True, timeout=timeout) as response:
         return response
@@ -137,8 +141,11 @@ def _judged(address: Address, end: Response) -> Answer:
 
 
 def _size(end: Response) -> int | None:
-    """The whole file's size, where the headers say it: a part's range says it too (416 for an
-    empty file), and what is compressed on the way is of another size."""
+    """Read the whole file's size, where the headers say it.
+
+    A part's range says it too (416 for an empty file), and what is compressed on the way is of
+    another size.
+    """
     total = re.fullmatch(r"bytes (?:\d+-\d+|\*)/(\d+)", end.headers.get("Content-Range", ""))
     if total and end.status_code in (206, 416):
         return int(total[1])

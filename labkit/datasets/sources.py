@@ -63,7 +63,7 @@ class Source:
 
     @property
     def fit_error(self) -> FitError | None:
-        """The error of the worst fitted of a stand-in's files; None where nothing was fitted."""
+        """How far the worst fitted of a stand-in's files is off; None where nothing was fitted."""
         errors = [_fit_error(path) for path in self.files.values()] if self.is_standin else []
         known = [error for error in errors if error is not None]
         if not known or len(known) < len(errors):
@@ -71,13 +71,14 @@ class Source:
         return max(known, key=lambda error: error.worst)
 
     def has(self, file: str) -> bool:
-        """Whether :meth:`path` would find ``file`` (a stand-in may lack it)."""
+        """Tell whether :meth:`path` would find ``file`` (a stand-in may lack it)."""
         return self.dataset.file(file).path in self.files
 
     def path(self, file: str) -> Path:
-        """Where ``file`` (a published path, or its unambiguous end) is on this machine.
+        """Find where ``file`` (a published path, or its unambiguous end) is on this machine.
 
-        Raises LabkitError where this source does not hold it: not asked for, or no stand-in.
+        Raises:
+            LabkitError: this source does not hold it: it was not asked for, or has no stand-in.
         """
         path = self.dataset.file(file).path
         if path in self.files:
@@ -94,7 +95,7 @@ class Source:
         )
 
     def frame(self, file: str) -> pd.DataFrame:
-        """``file``, a CSV file, as a table; lines of a stand-in that start with # are skipped."""
+        """Read ``file``, a CSV file, as a table, without a stand-in's lines that start with #."""
         import pandas as pd
 
         return pd.read_csv(self.path(file), comment="#" if self.is_standin else None)
@@ -103,7 +104,7 @@ class Source:
         return f"Source({self.name!r}, {'stand-in' if self.is_standin else 'published'})"
 
     def _repr_mimebundle_(self, include: object = None, exclude: object = None) -> dict[str, str]:
-        """The banner: one quiet line for published data, a loud box for a stand-in."""
+        """Show the banner: one quiet line for published data, a loud box for a stand-in."""
         if self.announced:
             return {"text/plain": f"Stand-in data for {self.name}, as said where they were opened"}
         if self.is_standin:
@@ -112,9 +113,12 @@ class Source:
 
 
 def source(name: str, files: Sequence[str] | None = None, root: Path | None = None) -> Source:
-    """The files of dataset ``name`` as published; where one cannot be had, all as stand-ins.
+    """Open the files of dataset ``name`` as published; where one cannot be had, all as stand-ins.
 
-    ``name`` may also be one file, ``dataset/path``. ``files`` defaults to all of the dataset.
+    Args:
+        name: the dataset's, or one file, ``dataset/path``.
+        files: which of its files; by default all.
+        root: the workbook's folder; by default the one around the working directory.
 
     Raises:
         UsageError: no such dataset or file.
@@ -138,8 +142,11 @@ def fetch(
 ) -> list[LabkitError]:
     """Have the published files on this machine, downloading what is missing.
 
-    Returns what went wrong, file by file (nothing when all are here): one failure does not keep
+    It returns what went wrong, file by file (nothing when all are here): one failure does not keep
     the other files from being fetched.
+
+    Args:
+        name, files, root: as :func:`source` takes them.
     """
     dataset, chosen = _select(name, files, root)
     problems: list[LabkitError] = []
@@ -152,18 +159,25 @@ def fetch(
 
 
 def available(name: str, files: Sequence[str] | None = None, root: Path | None = None) -> bool:
-    """Whether the published files are all on this machine and intact; downloads nothing."""
+    """Tell whether the published files are all on this machine and intact; download nothing.
+
+    Args:
+        name, files, root: as :func:`source` takes them.
+    """
     dataset, chosen = _select(name, files, root)
     copies = (locate(dataset, file, root) for file in chosen)
     return all(copy is not None and copy.intact for copy in copies)
 
 
 def fingerprint(name: str, files: Sequence[str] | None = None, root: Path | None = None) -> str:
-    """What :func:`source` would give without downloading, as text that changes when that does.
+    """Say what :func:`source` would give without downloading, as text that changes when that does.
 
-    A hash of the registry's hashes where the published files are here; ``stand-in:`` and a hash
-    of the stand-in files where one is missing; ``corrupt:`` and a hash of what was found where
+    It is a hash of the registry's hashes where the published files are here; ``stand-in:`` and a
+    hash of the stand-in files where one is missing; ``corrupt:`` and a hash of what was found where
     the mirror holds other bytes, in which case :func:`source` raises.
+
+    Args:
+        name, files, root: as :func:`source` takes them.
     """
     dataset, chosen = _select(name, files, root)
     copies = [(file, locate(dataset, file, root)) for file in chosen]
@@ -179,7 +193,7 @@ def fingerprint(name: str, files: Sequence[str] | None = None, root: Path | None
 
 
 def needed(entries: Iterable[str], root: Path | None = None) -> dict[str, tuple[str, ...]]:
-    """The files a notebook's ``labkit.datasets`` entries ask for, by dataset.
+    """List the files a notebook's ``labkit.datasets`` entries ask for, by dataset.
 
     An entry is a dataset's name (all its files) or ``name/path`` (that file).
 
@@ -229,7 +243,7 @@ def _standins(
 
 
 def _fit_error(path: Path) -> FitError | None:
-    """What a stand-in's head says of its fit: ``# fit-error: median=0.002 worst=0.017``."""
+    """Read what a stand-in's head says of its fit: ``# fit-error: median=0.002 worst=0.017``."""
     with path.open(encoding="utf-8") as lines:
         for line in lines:
             if not line.startswith("#"):

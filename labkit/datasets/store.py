@@ -71,7 +71,7 @@ class Copy:
 
 
 def cache_folder() -> Path:
-    """Where downloads are kept: ``$LABKIT_CACHE``, else the system's cache folder."""
+    """Find where downloads are kept: ``$LABKIT_CACHE``, else the system's cache folder."""
     if configured := os.environ.get("LABKIT_CACHE"):
         return Path(configured).expanduser().absolute()
     import pooch
@@ -80,8 +80,12 @@ def cache_folder() -> Path:
 
 
 def mirror_folder(root: Path | None = None) -> Path | None:
-    """``$LABKIT_DATA_MIRROR``, where set; a relative one starts from the workbook's folder, outside
-    a workbook from the working directory. Raises UsageError where it is set but is no folder."""
+    """Find ``$LABKIT_DATA_MIRROR``, where set; a relative one starts from the workbook's folder,
+    outside a workbook from the working directory.
+
+    Raises:
+        UsageError: it is set but is no folder.
+    """
     configured = os.environ.get("LABKIT_DATA_MIRROR")
     if not configured:
         return None
@@ -96,17 +100,17 @@ def mirror_folder(root: Path | None = None) -> Path | None:
 
 
 def offline() -> bool:
-    """Whether ``LABKIT_OFFLINE`` forbids the network."""
+    """Tell whether ``LABKIT_OFFLINE`` forbids the network."""
     return os.environ.get("LABKIT_OFFLINE", "").lower() not in ("", "0", "false", "no")
 
 
 def cache_path(dataset: Dataset, file: PublishedFile) -> Path:
-    """Where the cache keeps the file, by commit so that two versions never meet."""
+    """Find where the cache keeps the file, by commit so that two versions never meet."""
     return cache_folder() / "datasets" / dataset.name / dataset.commit[:12] / file.path
 
 
 def copies(dataset: Dataset, file: PublishedFile, root: Path | None) -> Iterator[Copy]:
-    """The copies on this machine, the cache's first, each hashed as it is reached."""
+    """Yield the copies on this machine, the cache's first, each hashed as it is reached."""
     if copy := _copy("cache", cache_path(dataset, file), file):
         yield copy
     mirror = mirror_folder(root)
@@ -115,7 +119,7 @@ def copies(dataset: Dataset, file: PublishedFile, root: Path | None) -> Iterator
 
 
 def locate(dataset: Dataset, file: PublishedFile, root: Path | None) -> Copy | None:
-    """The copy that :func:`obtain` would use without the network, or None.
+    """Find the copy that :func:`obtain` would use without the network, or None.
 
     A damaged copy in the cache counts for nothing (it can be fetched again); one in the mirror
     comes back with ``intact=False``, since somebody put it there.
@@ -125,7 +129,7 @@ def locate(dataset: Dataset, file: PublishedFile, root: Path | None) -> Copy | N
 
 
 def open_file(reference: str) -> Path:
-    """The published file ``dataset/path``, checked against its hash; downloaded where need be.
+    """Open the published file ``dataset/path``, checked against its hash; downloaded where need be.
 
     Raises:
         UsageError: no such dataset or file.
@@ -138,12 +142,16 @@ def open_file(reference: str) -> Path:
 
 
 def obtain(dataset: Dataset, file: PublishedFile, root: Path | None = None) -> Path:
-    """:func:`open_file` for a file already looked up in the registry."""
+    """Open a file already looked up in the registry, as :func:`open_file` does."""
     return on_this_machine(dataset, file, root) or _fetch(dataset, file)
 
 
 def on_this_machine(dataset: Dataset, file: PublishedFile, root: Path | None) -> Path | None:
-    """The cache's or the mirror's file; raises CorruptDownload where the mirror's is another."""
+    """Find the cache's or the mirror's file.
+
+    Raises:
+        CorruptDownload: the mirror's is another.
+    """
     copy = locate(dataset, file, root)
     if copy is None or copy.intact:
         return copy.path if copy else None
@@ -213,7 +221,11 @@ def _fetch_alone(dataset: Dataset, file: PublishedFile, target: Path) -> Path:
 def _copy(
     where: Literal["cache", "mirror", "download"], path: Path, file: PublishedFile
 ) -> Copy | None:
-    """What stands at ``path``, hashed, or None; raises LabkitError where it cannot be read."""
+    """Hash what stands at ``path``; None where nothing does.
+
+    Raises:
+        LabkitError: it cannot be read.
+    """
     try:
         with path.open("rb") as stream:
             sha256 = hashlib.file_digest(stream, "sha256").hexdigest()

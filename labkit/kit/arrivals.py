@@ -28,7 +28,7 @@ Arrays = Mapping[str, Numbers]
 
 @dataclass(frozen=True, kw_only=True)
 class Column:
-    """A column: how files spell it, and what may stand in it.
+    """Describes a column: how files spell it, and what may stand in it.
 
     Attributes:
         spellings: headings of files, ours first.
@@ -51,7 +51,13 @@ class Column:
 
 
 def seconds(*spellings: str, above_0: bool = False, dates: bool = False) -> Column:
-    """Finite numbers of seconds from 0, or above it."""
+    """Make a column of finite numbers of seconds, from 0 on or above it.
+
+    Args:
+        spellings: headings of files, ours first.
+        above_0: refuse 0 as well.
+        dates: let files hold dates with times, which count from the first.
+    """
     words, holds = ("above", np.greater) if above_0 else ("at least", np.greater_equal)
     return Column(
         spellings=spellings,
@@ -62,7 +68,13 @@ def seconds(*spellings: str, above_0: bool = False, dates: bool = False) -> Colu
 
 
 def counts(*spellings: str, least: int, default: float | None = None) -> Column:
-    """Whole numbers from ``least``."""
+    """Make a column of whole numbers from ``least`` on.
+
+    Args:
+        spellings: headings of files, ours first.
+        least: the smallest number allowed.
+        default: a number that stands where the column is missing; None: it is needed.
+    """
     return Column(
         spellings=spellings,
         valid=f"a whole number, at least {least}",
@@ -73,6 +85,8 @@ def counts(*spellings: str, least: int, default: float | None = None) -> Column:
 
 
 class _Fault(NamedTuple):
+    """A value that cannot be: its column, its row, and what would be valid."""
+
     column: str
     row: int
     value: object
@@ -80,8 +94,10 @@ class _Fault(NamedTuple):
 
 
 class Arrivals:
-    """A frozen record of columns in order of ``arrival_s``; rows that arrive together keep their
-    order. The columns of texts are optional."""
+    """A frozen record of columns in order of ``arrival_s``.
+
+    Rows that arrive together keep their order. The columns of texts are optional.
+    """
 
     COLUMNS: ClassVar[dict[str, Column]]
     ROW: ClassVar[str]
@@ -123,10 +139,11 @@ class Arrivals:
 
     @classmethod
     def names_of(cls, *, texts: bool) -> list[str]:
-        """The columns of texts, or those of numbers."""
+        """List the columns of texts, or those of numbers."""
         return [name for name, column in cls.COLUMNS.items() if (column.allows is None) == texts]
 
     def _numbers(self, name: str) -> NDArray[np.float64]:
+        """Read a column of numbers and check its length."""
         array = np.asarray(getattr(self, name), dtype=float)
         if array.ndim != 1:
             raise BadValue(
@@ -137,7 +154,7 @@ class Arrivals:
 
     @classmethod
     def _fault(cls, arrays: Arrays, texts: Mapping[str, tuple[str, ...]]) -> _Fault | None:
-        """The first value that cannot be, column by column."""
+        """Find the first value that cannot be, column by column."""
         for name, column in cls.COLUMNS.items():
             right = column.allows(arrays[name], arrays["arrival_s"]) if column.allows else None
             if right is not None and not right.all():
@@ -154,22 +171,26 @@ class Arrivals:
         return self.column("arrival_s").size
 
     def column(self, name: str) -> NDArray[Any]:
-        """A column of numbers, read-only, such as ``arrival_s``."""
+        """Return a column of numbers, read-only, such as ``arrival_s``."""
         return np.asarray(getattr(self, name))
 
     @checked
     def head(self, count: int) -> Self:
-        """The first rows alone; raises BadValue where there are fewer."""
+        """Keep the first rows alone.
+
+        Raises:
+            BadValue: there are fewer.
+        """
         if not 1 <= count <= len(self):
             raise BadValue(f"head: count must be from 1 to {len(self)}; got {count}")
         return self.changed(**{name: getattr(self, name)[:count] for name in self.COLUMNS})
 
     def changed(self, **columns: Any) -> Self:
-        """The same rows with other columns, or another name."""
+        """Copy the record with other columns of the same rows, or under another name."""
         return replace(self, **columns)  # type: ignore[type-var]
 
     def frame(self) -> pd.DataFrame:
-        """One row each, in order of arrival; columns of texts that are not there are left out."""
+        """Table the rows in order of arrival; columns of texts that are not there are left out."""
         import pandas as pd
 
         columns: dict[str, Any] = {name: self.column(name) for name in self.names_of(texts=False)}
@@ -184,9 +205,16 @@ Kind = TypeVar("Kind", bound=Arrivals)
 def read_csv(
     kind: type[Kind], path: str | Path, columns: Mapping[str, str], name: str | None
 ) -> Kind:
-    """The record that a CSV file holds; ``columns`` are the file's own spellings.
+    """Read the record that a CSV file holds.
 
-    A missing column or a value that cannot be is a ``BadFile`` of its row, column and value.
+    Args:
+        kind: the class of the record.
+        path: the file.
+        columns: the file's own spellings, by our names.
+        name: what the record is called.
+
+    Raises:
+        BadFile: a column is missing, or a value cannot be; it names row, column and value.
     """
     path = Path(path)
     return from_table(kind, texts_of(path), path, columns, name or path.stem)
@@ -195,7 +223,16 @@ def read_csv(
 def texts_of(
     path: Path, *, sep: str = ",", valid: str = "a CSV file with headings"
 ) -> pd.DataFrame:
-    """A file's table as texts; a missing file or no table is a ``BadFile`` that says ``valid``."""
+    """Read a file's table as texts.
+
+    Args:
+        path: the file.
+        sep: what separates its fields.
+        valid: what the file should hold, for the error.
+
+    Raises:
+        BadFile: there is no file, or no table in it.
+    """
     import pandas as pd
 
     try:
@@ -210,7 +247,15 @@ def texts_of(
 def from_table(
     kind: type[Kind], table: pd.DataFrame, path: Path, columns: Mapping[str, str], name: str
 ) -> Kind:
-    """The record that a table of texts holds; ``path`` is where errors say it stands."""
+    """Read the record that a table of texts holds.
+
+    Args:
+        kind: the class of the record.
+        table: the texts.
+        path: where errors say that they stand.
+        columns: the table's own spellings, by our names.
+        name: what the record is called.
+    """
     spelt = _spellings(kind, table, path, columns)
     if table.empty:
         valid = f"one row a {kind.ROW} below the headings"
@@ -231,7 +276,7 @@ def from_table(
 def _spellings(
     kind: type[Arrivals], table: pd.DataFrame, path: Path, columns: Mapping[str, str]
 ) -> dict[str, str]:
-    """The file's heading of each of our columns that it has."""
+    """Find the file's heading of each of our columns that it has."""
     if unknown := set(columns) - set(kind.COLUMNS):
         valid = ", ".join(kind.COLUMNS)
         raise BadValue(f"from_csv: columns names {sorted(unknown)[0]!r}; valid: {valid}")
@@ -258,7 +303,7 @@ def _spellings(
 def _parsed(
     kind: type[Arrivals], texts: pd.Series[str], path: Path, name: str
 ) -> NDArray[np.float64]:
-    """A column as numbers."""
+    """Parse a column as numbers."""
     import pandas as pd
 
     column = kind.COLUMNS[name]
@@ -276,7 +321,7 @@ def _parsed(
 
 
 def _bad(kind: type[Arrivals], path: Path, fault: _Fault, texts: pd.Series[str]) -> BadFile:
-    """The fault where it stands: a table's index counts the lines below its headings."""
+    """Say where the fault stands: a table's index counts the lines below its headings."""
     return BadFile(
         path,
         fault.problem,

@@ -43,7 +43,7 @@ _OUTPUTS = """
 def option(
     help: str, *names: str, panel: str | None = None, complete: Any = None, **more: Any
 ) -> Any:
-    """A command's option, for ``Annotated[type, option(...)]``.
+    """Declare a command's option, for ``Annotated[type, option(...)]``.
 
     Args:
         help: a sentence for ``--help``.
@@ -57,7 +57,7 @@ def option(
 
 
 def argument(help: str, *, metavar: str | None = None, complete: Any = None) -> Any:
-    """A command's positional argument, for ``Annotated[type, argument(...)]``.
+    """Declare a command's positional argument, for ``Annotated[type, argument(...)]``.
 
     Args:
         help: a sentence for ``--help``.
@@ -70,7 +70,7 @@ def argument(help: str, *, metavar: str | None = None, complete: Any = None) -> 
 
 
 def completing(names: Callable[[], Iterable[str]]) -> Callable[[str], list[str]]:
-    """Completes a word to one of ``names``, for the shell; a plain function, as Typer asks."""
+    """Complete a word to one of ``names``, for the shell; it is a plain function, as Typer asks."""
 
     def complete(incomplete: str) -> list[str]:
         try:
@@ -83,7 +83,7 @@ def completing(names: Callable[[], Iterable[str]]) -> Callable[[str], list[str]]
 
 @dataclass(frozen=True, kw_only=True)
 class Output:
-    """Where a report goes besides the terminal."""
+    """Says where a report goes besides the terminal."""
 
     json_to: Annotated[
         str, option("Write JSON; - for standard output.", "--json", panel="Output", metavar="FILE")
@@ -145,19 +145,19 @@ class Commands:
         return register
 
     def first_examples(self) -> list[str]:
-        """One example of each command."""
+        """List one example of each command."""
         by_command = {text.split()[2]: text for text in reversed(self.examples)}
         return list(reversed(by_command.values()))
 
 
 def example_lines(examples: Sequence[str]) -> str:
-    """The examples as the end of a command's help, in Typer's markup."""
+    """Write the examples as the end of a command's help, in Typer's markup."""
     lines = "\n\n".join(f"  [cyan]{text.replace('[', chr(92) + '[')}[/cyan]" for text in examples)
     return f"[bold]Examples[/bold]\n\n{lines}"
 
 
 def expanded(function: Command) -> Callable[..., None]:
-    """``function`` with an option for each field of its dataclasses, and the outputs."""
+    """Give ``function`` an option for each field of its dataclasses, and the outputs."""
     hints = get_type_hints(function, include_extras=True)
     hints.pop("return", None)  # a report is a dataclass too
     groups: dict[str, Any] = {n: kind for n, kind in hints.items() if is_dataclass(kind)}
@@ -224,7 +224,7 @@ def as_options(names: Mapping[str, str]) -> Iterator[None]:
 
 
 def _fields_as_options(kind: Any) -> Iterator[inspect.Parameter]:
-    """A dataclass's fields as the parameters of a Typer command, each in the panel of its class."""
+    """Turn a dataclass's fields into parameters of a command, each in the panel of its class."""
     hints = get_type_hints(kind, include_extras=True)
     for name, parameter in inspect.signature(kind).parameters.items():
         for option in getattr(hints[name], "__metadata__", ()):
@@ -237,7 +237,7 @@ def _fields_as_options(kind: Any) -> Iterator[inspect.Parameter]:
 
 
 def words(text: str) -> list[str]:
-    """The words that commas separate.
+    """Split a text at its commas.
 
     >>> words("1f1b, zb-h1")
     ['1f1b', 'zb-h1']
@@ -246,7 +246,7 @@ def words(text: str) -> list[str]:
 
 
 def numbers(name: str, text: str) -> list[float]:
-    """Numbers separated by commas.
+    """Read numbers separated by commas.
 
     Raises:
         UsageError: a part is no number; the message has the option's ``name``.
@@ -258,12 +258,12 @@ def numbers(name: str, text: str) -> list[float]:
 
 
 def whole_numbers(name: str, text: str) -> list[int]:
-    """Whole numbers separated by commas; raises as :func:`numbers` does."""
+    """Read whole numbers separated by commas; it raises what :func:`numbers` does."""
     return [_read(int, name, part, "a whole number, or several as in 2,4") for part in words(text)]
 
 
 def byte_counts(name: str, text: str) -> list[float]:
-    """Numbers of bytes separated by commas, each with a unit or without.
+    """Read numbers of bytes separated by commas, each with a unit or without.
 
     Raises:
         UsageError: a part is no such number; the message has the option's ``name``.
@@ -284,12 +284,12 @@ def byte_counts(name: str, text: str) -> list[float]:
 
 
 def single(values: Sequence[Any]) -> Any:
-    """The only value, or all of them: one number for every stage, or one per stage."""
+    """Return the only value, or all of them: one number for every stage, or one per stage."""
     return values[0] if len(values) == 1 else list(values)
 
 
 def assignments(name: str, texts: Sequence[str] | None) -> dict[str, Any]:
-    """``NAME=VALUE`` texts as keyword arguments; hyphens in names become underscores.
+    """Read ``NAME=VALUE`` texts as keyword arguments; hyphens in names become underscores.
 
     Values are read by :func:`value_of`.
 
@@ -309,7 +309,7 @@ def assignments(name: str, texts: Sequence[str] | None) -> dict[str, Any]:
 
 
 def value_of(text: str) -> Any:
-    """What a text says: a whole number, a list of them, a number, true or false, or a word.
+    """Read a text as a whole number, a list of them, a number, true or false, or else a word.
 
     >>> value_of("4"), value_of("2,1"), value_of("true"), value_of("b")
     (4, [2, 1], True, 'b')
@@ -323,6 +323,7 @@ def value_of(text: str) -> Any:
 
 
 def _read(kind: Callable[[str], Any], name: str, text: str, valid: str) -> Any:
+    """Convert a part of an option's text, or say what would be valid."""
     try:
         return kind(text)
     except ValueError:
@@ -330,5 +331,5 @@ def _read(kind: Callable[[str], Any], name: str, text: str, valid: str) -> Any:
 
 
 def without_missing(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Only those keyword arguments that were given (are not None)."""
+    """Keep only those keyword arguments that were given (are not None)."""
     return {name: value for name, value in values.items() if value is not None}

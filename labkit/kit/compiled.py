@@ -14,6 +14,12 @@ from labkit.errors import LabkitError
 
 
 def njit(**options: Any) -> Callable[[Any], Any]:
+    """Compile as ``numba.njit`` does.
+
+    Raises:
+        LabkitError: what is compiled can be kept nowhere on disk.
+    """
+
     def compiled(function: Any) -> Any:
         try:
             return numba.njit(**options)(function)

@@ -48,10 +48,15 @@ Result = TypeVar("Result")
 
 @dataclass_transform(frozen_default=True, kw_only_default=True)
 def description(cls: type[Any] | None = None, /, *, frozen: bool = True, **settings: bool) -> Any:
-    """A dataclass whose every field is checked, before ``__post_init__``, when it is made: one that
-    breaks its declaration, is missing, or does not exist, is a BadValue.
+    """Make a dataclass whose every field is checked when it is made, before ``__post_init__``.
 
-    Frozen and by keyword; ``settings`` are :func:`dataclasses.dataclass`'s (``slots``, ``eq``, …).
+    A field that breaks its declaration, is missing, or does not exist, is a BadValue. The class is
+    frozen and takes its fields by keyword.
+
+    Args:
+        cls: the class; it is left out where settings are given.
+        frozen: whether fields may be set later.
+        settings: what :func:`dataclasses.dataclass` takes besides (``slots``, ``eq``, …).
     """
     as_dataclass = dataclass(frozen=frozen, kw_only=True, **settings)
     if cls is None:
@@ -60,6 +65,7 @@ def description(cls: type[Any] | None = None, /, *, frozen: bool = True, **setti
 
 
 def _with_checks(cls: type[Record]) -> type[Record]:
+    """Replace a dataclass's ``__init__`` by one that checks its fields."""
     plain_init = cls.__init__
     known: list[Field[Any]] = [field for field in fields(cls) if field.init]  # type: ignore[arg-type]
     needed = {f.name for f in known if f.default is MISSING and f.default_factory is MISSING}
@@ -87,7 +93,7 @@ def _with_checks(cls: type[Record]) -> type[Record]:
 
 
 def _problem(owner: str, rules: Mapping[str, Rule], given: Mapping[str, Any]) -> BadValue:
-    """The first of the given fields that does not exist or breaks its rule, as an error."""
+    """Make an error of the first given field that does not exist or breaks its rule."""
     for name, value in given.items():
         if name not in rules:
             hint = did_you_mean(name, rules) or f"its fields: {', '.join(rules)}"
@@ -100,8 +106,10 @@ def _problem(owner: str, rules: Mapping[str, Rule], given: Mapping[str, Any]) ->
 
 
 def checked(function: Callable[Arguments, Result]) -> Callable[Arguments, Result]:
-    """``function`` with its arguments checked from their annotations at each call: one that breaks
-    its annotation, is missing, or does not exist, is a BadValue."""
+    """Check a function's arguments from their annotations at each call.
+
+    One that breaks its annotation, is missing, or does not exist, is a BadValue.
+    """
     signature = inspect.signature(function)
     title = _title(function)
 
@@ -123,6 +131,7 @@ def checked(function: Callable[Arguments, Result]) -> Callable[Arguments, Result
 
 
 def _apply_argument(name: str, rule: Rule, parameter: inspect.Parameter, value: Any) -> Any:
+    """Apply a rule to an argument, or to each of a ``*`` or ``**`` parameter."""
     if parameter.kind is parameter.VAR_POSITIONAL:
         return tuple(rule.apply(name, part) for part in value)
     if parameter.kind is parameter.VAR_KEYWORD:
@@ -131,6 +140,7 @@ def _apply_argument(name: str, rule: Rule, parameter: inspect.Parameter, value: 
 
 
 def _title(function: Callable[..., Any]) -> str:
+    """Name a function in an error, after its engine or its paper."""
     rooms = function.__module__.split(".")[1:]
     room = rooms[1:2] if rooms[:1] == ["papers"] else rooms[:1]
     return ".".join([*room, function.__qualname__.removesuffix(".__init__")])
@@ -141,7 +151,7 @@ def _title(function: Callable[..., Any]) -> str:
 
 @functools.cache
 def field_rules(cls: Any) -> dict[str, Rule]:
-    """The rule of each field of a dataclass."""
+    """Find the rule of each field of a dataclass."""
     declared: dict[str, Any] = {}
     for base in reversed(cls.__mro__):
         for name, annotation in inspect.get_annotations(base).items():
@@ -151,7 +161,7 @@ def field_rules(cls: Any) -> dict[str, Rule]:
 
 @functools.cache
 def argument_rules(function: Callable[..., Any]) -> dict[str, Rule]:
-    """The rule of each annotated parameter of a function."""
+    """Find the rule of each annotated parameter of a function."""
     return {
         name: rule(resolved(parameter.annotation, function.__module__))
         for name, parameter in inspect.signature(function).parameters.items()
@@ -160,7 +170,7 @@ def argument_rules(function: Callable[..., Any]) -> dict[str, Rule]:
 
 
 def resolved(annotation: Any, module: str) -> Any:
-    """An annotation as an object; a text is read with the module's names and typing imports."""
+    """Evaluate an annotation; a text is read with the module's names and typing imports."""
     if not isinstance(annotation, str):
         return annotation
     space = sys.modules[module].__dict__
@@ -168,7 +178,7 @@ def resolved(annotation: Any, module: str) -> Any:
 
 
 class _TypingImports(dict[str, Any]):
-    """Names that a module imports for type checkers only, imported when they are asked for."""
+    """Imports the names that a module imports for type checkers only, when they are asked for."""
 
     def __init__(self, module: str) -> None:
         super().__init__()
@@ -185,6 +195,7 @@ class _TypingImports(dict[str, Any]):
 
 @functools.cache
 def _typing_imports(module: str) -> dict[str, tuple[str, str | None]]:
+    """Find where a module's names for type checkers come from."""
     origins: dict[str, tuple[str, str | None]] = {}
     tree = ast.parse(inspect.getsource(sys.modules[module]))
     for block in tree.body:

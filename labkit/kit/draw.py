@@ -149,14 +149,15 @@ def finish(
 ) -> go.Figure:
     """Give ``fig`` the workbook's look and plain, rounded numbers, and return it; call it last.
 
+    Arrays become lists and floats keep 6 significant digits, so that two runs store the same figure
+    and its stored form can be read by people and compared by programs.
+
     Args:
+        fig: the figure, changed in place.
         title: what the figure shows, wrapped where it is long; empty keeps the figure's own.
         x, y: axis titles with units, for every outer axis; empty keeps the figure's own.
         height: pixels. Slides stretch the figure to the room they have.
         direct: write each line's name at its last point instead of in a legend.
-
-    Arrays become lists and floats keep 6 significant digits, so that two runs store the same
-    figure and its stored form can be read by people and compared by programs.
 
     >>> fig = finish(go.Figure(go.Scatter(x=np.arange(2), y=[1 / 3, np.nan])), y="energy (J)")
     >>> fig.to_plotly_json()["data"][0]["y"]
@@ -185,7 +186,8 @@ def finish(
 
 
 def plain(value: Any) -> Any:
-    """``value`` as JSON would hold it, floats at 6 significant digits; containers recursively.
+    """Turn ``value`` into what JSON would hold, floats at 6 significant digits, containers
+    recursively.
 
     Arrays (also Plotly's base64 ones) become lists, NaN and infinities become None, and a float
     without fraction becomes an int, the one spelling that Python and a browser share.
@@ -211,12 +213,13 @@ def plain(value: Any) -> Any:
 
 
 def contents(fig: go.Figure) -> tuple[list[dict[str, Any]], dict[str, Any]]:
-    """The figure's own traces and layout as :func:`plain` data, without the template."""
+    """Return the figure's own traces and layout as :func:`plain` data, without the template."""
     layout = {key: value for key, value in fig.layout._props.items() if key != "template"}
     return [plain(trace._props) for trace in fig.data], plain(layout)
 
 
 def _rounded(value: float) -> float | int | None:
+    """Round to 6 significant digits, as JSON spells the number."""
     if not math.isfinite(value):
         return None
     short = float(f"{value:.{SIGNIFICANT_DIGITS}g}")
@@ -224,6 +227,7 @@ def _rounded(value: float) -> float | int | None:
 
 
 def _decoded(spec: Mapping[str, Any]) -> np.ndarray:
+    """Decode an array that Plotly wrote in base64."""
     flat = np.frombuffer(base64.b64decode(spec["bdata"]), dtype=np.dtype(spec["dtype"]))
     shape = spec.get("shape")
     return flat if shape is None else flat.reshape([int(n) for n in str(shape).split(",")])
@@ -238,8 +242,11 @@ def _store_plainly(fig: go.Figure) -> go.Figure:
 
 
 def _replace(target: Any, properties: Mapping[str, Any]) -> None:
-    """Set ``properties``, which were ``target``'s own: Plotly need not check all of them again,
-    which costs as much as drawing, on every move of a live figure's control."""
+    """Set ``properties``, which were ``target``'s own, without Plotly's checks.
+
+    It need not check all of them again, which costs as much as drawing, on every move of a live
+    figure's control.
+    """
     try:
         for key, value in properties.items():
             target._validate = key in _TEXTS
@@ -251,7 +258,7 @@ def _replace(target: Any, properties: Mapping[str, Any]) -> None:
 
 
 def _without_empty(value: Any) -> Any:
-    """``value`` without properties that are empty dictionaries, as Plotly keeps none."""
+    """Drop properties that are empty dictionaries, since Plotly keeps none."""
     if isinstance(value, list) and value and isinstance(value[0], dict):
         return [_without_empty(item) for item in value]
     if not isinstance(value, dict):
@@ -260,12 +267,13 @@ def _without_empty(value: Any) -> Any:
 
 
 def _title_axes(fig: go.Figure, letter: Literal["x", "y"], text: str) -> None:
-    """Title the axes at the figure's bottom (x) or left (y) edge; inner and overlaid ones not."""
+    """Title the axes at the figure's bottom (x) or left (y) edge, and no inner or overlaid ones."""
     of = {"x": list(fig.select_xaxes()), "y": list(fig.select_yaxes())}
     axes = of[letter]
     crossing = {axis.plotly_name: axis for axis in of["x"] + of["y"]}
 
     def offset(axis: Any) -> float:
+        """Where the axis stands on the one that it crosses."""
         anchor = axis.anchor or ("y" if letter == "x" else "x")
         other = crossing.get(f"{anchor[0]}axis{anchor[1:]}")
         return other.domain[0] if other is not None and other.domain else 0.0
@@ -339,7 +347,7 @@ def _label_ends(fig: go.Figure) -> None:
 
 
 def _on_axis(fig: go.Figure, axis: str, values: Iterable[Any]) -> list[Any]:
-    """``values`` where an annotation must put them: a logarithmic axis wants exponents."""
+    """Put ``values`` where an annotation must have them: a logarithmic axis wants exponents."""
     is_log = fig.layout[f"{axis[0]}axis{axis[1:]}"].type == "log"
     return [math.log10(value) if is_log and value else value for value in values]
 
@@ -354,12 +362,13 @@ def _fixed_span(fig: go.Figure, axes: Iterable[str]) -> float:
 
 
 def _span(heights: Iterable[Iterable[Any]]) -> float:
+    """How far apart the highest and the lowest value are."""
     values = [float(v) for line in heights for v in line if v is not None and math.isfinite(v)]
     return (max(values) - min(values)) if values else 0.0
 
 
 def _apart(heights: Sequence[float], span: float, plot_px: float, gap_px: float = 21) -> list[int]:
-    """Pixel shifts that keep labels at ``heights`` (data units) at least ``gap_px`` apart."""
+    """Shift labels at ``heights`` (data units) by pixels that keep them ``gap_px`` apart."""
     scale = plot_px / span if span else 0.0
     placed = -math.inf
     shifts = [0] * len(heights)

@@ -45,7 +45,9 @@ class CollectiveMeter(TorchDispatchMode):
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
-        """Nothing here is compiled; to be kept from compiling loads torch's compiler first."""
+        """Say that nothing here is compiled; to be kept from compiling loads torch's compiler
+        first.
+        """
         return False
 
     def __torch_dispatch__(
@@ -56,6 +58,7 @@ class CollectiveMeter(TorchDispatchMode):
         return func(*args, **(kwargs or {}))
 
     def _count(self, func: Any, args: tuple) -> None:
+        """Count a collective's message, unless it belongs to no collective that is known."""
         name = func.overloadpacket.__name__
         if name in {"barrier", "monitored_barrier_"}:
             return
@@ -68,7 +71,7 @@ class CollectiveMeter(TorchDispatchMode):
         seen[1] += 1
 
     def summary(self) -> list[dict[str, Any]]:
-        """Message bytes and calls by phase, collective and size of the group, in order seen.
+        """List message bytes and calls by phase, collective and size of the group, in order seen.
 
         The message is what an all-reduce or a broadcast is given, an all-gather's output, a
         reduce-scatter's or an all-to-all's input.
@@ -83,10 +86,11 @@ Address = tuple[str, int]
 
 
 def received_by_connection() -> dict[tuple[Address, Address], int] | None:
-    """Bytes this process has received on each TCP connection, by its near and far address.
+    """Read how many bytes this process has received on each TCP connection, by its near and far
+    address.
 
-    Read from the kernel (TCP_INFO), so it counts what really went over the wire, whatever the
-    collective library made of our calls. None where nobody can say (anything but Linux).
+    They are the kernel's (TCP_INFO), so they count what really went over the wire, whatever the
+    collective library made of our calls. It is None where nobody can say (anything but Linux).
     """
     if sys.platform != "linux":
         return None
@@ -108,6 +112,8 @@ def received_by_connection() -> dict[tuple[Address, Address], int] | None:
 
 
 def received_bytes() -> int | None:
-    """Bytes this process has received on all its TCP connections; None where nobody can say."""
+    """Read how many bytes this process has received on all its TCP connections; None where nobody
+    can say.
+    """
     received = received_by_connection()
     return None if received is None else sum(received.values())

@@ -34,14 +34,20 @@ _LIBRARIES = ("jinja2", "plotly")
 
 
 def render(template: str, *, package: str = "labkit.kit", **values: Any) -> str:
-    """The page ``template`` filled with ``values``; text is escaped, HTML is not (``Markup``).
+    """Fill the page ``template`` with ``values``; text is escaped, HTML is not (``Markup``).
 
     Templates are those of ``package`` and, below them, the kit's. The page's policy allows the
     scripts that its template writes by ``script(…)`` and no other.
+
+    Args:
+        template: the file's name.
+        package: where it lies.
+        values: what it may name.
     """
     hashes: dict[str, None] = {}
 
     def script(*texts: str) -> Markup:
+        """Write an inline script that the policy allows."""
         from markupsafe import Markup
 
         hashes[_hash(text := "".join(texts))] = None
@@ -52,7 +58,7 @@ def render(template: str, *, package: str = "labkit.kit", **values: Any) -> str:
 
 
 def with_script(html: str, text: str) -> str:
-    """The rendered page ``html`` with one more script at its end, which its policy allows."""
+    """Put one more script at the end of the rendered page ``html``, whose policy allows it."""
     before, _, after = html.rpartition("</body>")
     allowed = before.replace("script-src ", f"script-src {_hash(text)} ", 1)
     return f"{allowed}<script>{text}</script></body>{after}"
@@ -69,7 +75,7 @@ def _hash(text: str) -> str:
 
 
 def json_for_script(value: Any) -> str:
-    """``value`` as JSON that may stand inside a ``<script>`` of an HTML page.
+    """Write ``value`` as JSON that may stand inside a ``<script>`` of an HTML page.
 
     >>> json_for_script({"text": "</script>", "y": [1, float("nan")]})
     '{"text":"\\\\u003c/script>","y":[1,null]}'
@@ -79,7 +85,9 @@ def json_for_script(value: Any) -> str:
 
 
 def plot(figure: Mapping[str, Any]) -> str:
-    """The HTML of a figure (Plotly's JSON) that :file:`plots.js` draws, and its text in words."""
+    """Write the HTML of a figure (Plotly's JSON) that :file:`plots.js` draws, and its text in
+    words.
+    """
     layout = figure.get("layout", {})
     controls = bool(layout.get("sliders") or layout.get("updatemenus"))
     role = "group" if controls else "img"
@@ -93,7 +101,9 @@ def plot(figure: Mapping[str, Any]) -> str:
 
 
 def _has_states(layout: Mapping[str, Any]) -> bool:
-    """Whether the controls are those of ``workbook.explore``, which :file:`explore.js` replaces."""
+    """Tell whether the controls are those of ``workbook.explore``, which :file:`explore.js`
+    replaces.
+    """
     try:
         (slider,) = layout["sliders"]
         menus = layout.get("updatemenus") or []
@@ -107,7 +117,8 @@ def _has_states(layout: Mapping[str, Any]) -> bool:
 
 
 def figure_text(figure: Mapping[str, Any]) -> str:
-    """A figure in words, for readers who do not see it: title, axes, each series with its range.
+    """Say a figure in words, for readers who do not see it: title, axes, each series with its
+    range.
 
     >>> figure_text({"layout": {"title": {"text": "It falls"}, "yaxis": {"title": {"text": "J"}}},
     ...              "data": [{"name": "ours", "x": [1, 2], "y": [7.25, 3]}]})
@@ -126,13 +137,14 @@ def figure_text(figure: Mapping[str, Any]) -> str:
 
 
 def _words(titled: Mapping[str, Any]) -> str:
+    """Read a title without its markup."""
     title = titled.get("title") or ""
     text = title.get("text") or "" if isinstance(title, dict) else title
     return " ".join(re.sub(r"<[^>]+>", " ", text).split())
 
 
 def _series(trace: Mapping[str, Any]) -> str:
-    """A trace's name, how many points it has, and the range of what it measures."""
+    """Say a trace's name, how many points it has, and the range of what it measures."""
     values = trace.get("x" if trace.get("orientation") == "h" else "y")
     values = values if isinstance(values, (list, tuple)) else ()
     numbers = [value for value in values if isinstance(value, (int, float))]
@@ -152,10 +164,13 @@ def policy(
     framed: str = "",
     scripts: str = _OWN_SCRIPTS,
 ) -> str:
-    """The content security policy: the page's own scripts, or files beside the page too.
+    """Write the content security policy: it allows the page's own scripts, or files beside it too.
 
-    ``framed`` is the HTML of a page that shows this one in frames, and may run its own scripts.
-    Elsewhere than in :func:`render`, ``scripts`` says which inline scripts may run.
+    Args:
+        body: the page's figures, some of which compile their shaders.
+        own_files: allow files beside the page.
+        framed: the HTML of a page that shows this one in frames, and may run its own scripts.
+        scripts: which inline scripts may run; :func:`render` fills them in.
 
     >>> policy(scripts="'sha256-xyz'")
     "default-src 'none'; script-src 'sha256-xyz'; style-src 'unsafe-inline'; \
@@ -176,14 +191,16 @@ img-src data: blob:; font-src data:; base-uri 'none'; form-action 'none'"
 
 @functools.cache
 def carried(package: str, *names: str) -> str:
-    """Scripts or style sheets that an installed package carries, to stand inside a page: nothing in
-    them begins or ends a ``<script>``."""
+    """Read scripts or style sheets that an installed package carries, to stand inside a page.
+
+    Nothing in them begins or ends a ``<script>``.
+    """
     text = "\n".join(package_file(package, name) for name in names)
     return text.replace("</script", "\\x3c/script").replace("<!--", "\\x3c!--")
 
 
 def package_file(package: str, name: str) -> str:
-    """A file that an installed package carries, found without importing the package."""
+    """Find a file that an installed package carries, without importing the package."""
     spec = importlib.util.find_spec(package)
     for folder in (spec.submodule_search_locations or []) if spec else []:
         path = Path(folder) / name
@@ -194,7 +211,9 @@ def package_file(package: str, name: str) -> str:
 
 @functools.cache
 def code_style(*, dark: bool = True) -> str:
-    """Colours of highlighted code, for a light page and, with ``dark``, for a dark one too."""
+    """Write the colours of highlighted code, for a light page and, with ``dark``, for a dark one
+    too.
+    """
     from pygments.formatters import HtmlFormatter
 
     light = HtmlFormatter(style="xcode").get_style_defs(".highlight")
@@ -206,7 +225,7 @@ def code_style(*, dark: bool = True) -> str:
 
 @functools.cache
 def fingerprint(*packages: str, libraries: tuple[str, ...] = ()) -> str:
-    """Changes when a page would come out differently from the same content: code or libraries.
+    """Hash what a page comes out of besides its content: code and libraries.
 
     ``packages`` are those whose code and templates make the page, besides the kit's; ``libraries``
     the distributions that they make it with, besides the kit's.
@@ -223,7 +242,7 @@ def fingerprint(*packages: str, libraries: tuple[str, ...] = ()) -> str:
 
 @functools.cache
 def environment(package: str) -> Environment:
-    """The templates of ``package`` over the kit's; its pages may add globals of their own."""
+    """Load the templates of ``package`` over the kit's; its pages may add globals of their own."""
     from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined
 
     places = dict.fromkeys((package, "labkit.kit"))

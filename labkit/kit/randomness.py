@@ -12,7 +12,8 @@ is."""
 
 
 def seed_of(rng: Rng) -> int:
-    """A seed for what has generators of its own, as torch has: the number, or one that is drawn.
+    """Find a seed for what has generators of its own, as torch has: the number, or one that is
+    drawn.
 
     >>> seed_of(3), seed_of(np.random.default_rng(0)) == seed_of(np.random.default_rng(0))
     (3, True)

@@ -37,12 +37,20 @@ _PR_SET_PDEATHSIG = 1  # of <sys/prctl.h>: the signal to get when the thread tha
 
 
 def _load(folder: Path) -> tuple[Callable, tuple]:
+    """Read the function to call, and its arguments."""
     function, arguments = cloudpickle.loads((folder / "call").read_bytes())
     return pkgutil.resolve_name(function) if isinstance(function, str) else function, arguments
 
 
 def run_rank(rank: int, folder: Path, num_ranks: int, timeout_s: float) -> None:
-    """One rank's life: join, call, write what came of it, leave."""
+    """Live one rank's life: join, call, write what came of it, leave.
+
+    Args:
+        rank: its number.
+        folder: where the call is read and results are written.
+        num_ranks: how many there are.
+        timeout_s: how long to wait for the others.
+    """
     _die_with_parent()
     function, arguments = _load(folder)  # a function of a notebook's only travels as bytes
     warnings.simplefilter("ignore", FutureWarning)
@@ -68,7 +76,7 @@ def run_rank(rank: int, folder: Path, num_ranks: int, timeout_s: float) -> None:
 
 
 def _use_loopback() -> None:
-    """Gloo otherwise looks up the host's name, which not every machine can."""
+    """Join over the loopback: gloo else looks up the host's name, which not all machines can."""
     names = {name for _, name in socket.if_nameindex()}
     loopback = [name for name in ("lo", "lo0") if name in names]
     if loopback and "GLOO_SOCKET_IFNAME" not in os.environ:
@@ -88,6 +96,7 @@ def _die_with_parent() -> None:
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
     def watch() -> None:
+        """Look whether the parent is gone, and leave."""
         while os.getppid() == maker:
             time.sleep(0.5)
         os._exit(1)
@@ -120,8 +129,17 @@ def serve(calls: Connection) -> None:
 def lead(
     folder: Path, num_ranks: int, timeout_s: float, working: str, environment: dict[str, str]
 ) -> None:
-    """One call: load the function, so that its modules are loaded once, and fork the ranks; the
-    first rank that fails ends the others and raises here."""
+    """Lead one call: load the function, so that its modules are loaded once, and fork the ranks.
+
+    The first rank that fails ends the others and raises here.
+
+    Args:
+        folder: where the call is read and results are written.
+        num_ranks: how many ranks to fork.
+        timeout_s: how long they may take.
+        working: the caller's working directory.
+        environment: the caller's environment variables.
+    """
     _die_with_parent()
     os.dup2(os.open(folder / "log", os.O_WRONLY | os.O_CREAT), sys.stderr.fileno())
     os.chdir(working)

@@ -36,9 +36,11 @@ class RanksRun:
     read from the kernel; None where the system cannot tell (anything but Linux)."""
 
     def across_bytes(self, ranks_per_node: int) -> int:
-        """Bytes that crossed between nodes, were each ``ranks_per_node`` ranks in turn a node.
+        """Add up the bytes that crossed between nodes, were each ``ranks_per_node`` ranks in turn a
+        node.
 
-        Raises LabkitError where the system does not say what connections received.
+        Raises:
+            LabkitError: the system does not say what connections received.
         """
         if self.received_bytes is None:
             raise LabkitError("bytes on the wire are read from Linux; this system does not tell")
@@ -56,11 +58,16 @@ def on_ranks(
     """Call ``function(rank, *arguments)`` on ``num_ranks`` processes joined by gloo.
 
     ``torch.distributed`` is ready when the function starts; each rank computes on one thread. The
-    function may be defined in a notebook (it travels by value, with what it closes over), or be
-    the ``"module:name"`` of one whose module the caller need not load. The first call starts a
-    server, which loads torch; every call's ranks are new processes forked from there, so nothing
-    of one call reaches the next. All end with this process, however it ends, and the ranks after
-    ``timeout_s`` at the latest.
+    first call starts a server, which loads torch; every call's ranks are new processes forked from
+    there, so nothing of one call reaches the next. All end with this process, however it ends, and
+    the ranks after ``timeout_s`` at the latest.
+
+    Args:
+        function: defined anywhere, also in a notebook (it travels by value, with what it closes
+            over); or the ``"module:name"`` of one whose module the caller need not load.
+        arguments: what it is called with after the rank.
+        num_ranks: how many processes.
+        timeout_s: how long they may take.
 
     Raises:
         LabkitError: torch is missing, a rank failed (its traceback is in the message), time ran
@@ -85,8 +92,10 @@ def on_ranks(
 
 
 def _matrix(connections: list[dict[tuple, int] | None]) -> np.ndarray | None:
-    """Bytes by receiver and sender: a connection's two ends know it by the same pair of addresses,
-    each the other way round."""
+    """Arrange bytes by receiver and sender.
+
+    A connection's two ends know it by the same pair of addresses, each the other way round.
+    """
     ends: dict[tuple, tuple[int, int]] = {}
     for rank, table in enumerate(connections):
         if table is None:
@@ -119,7 +128,9 @@ class _Server:
             )
 
     def run(self, folder: Path, name: str, num_ranks: int, timeout_s: float) -> bool:
-        """Whether the folder's call, to a function of that name if it has one, ended well."""
+        """Run the folder's call, to a function of that name if it has one, and tell whether it
+        ended well.
+        """
         call = name, folder, num_ranks, timeout_s, os.getcwd(), _environment()
         try:
             self.calls.send(call)
@@ -132,7 +143,7 @@ class _Server:
             raise LabkitError(_failure(errors or ended)) from None
 
     def end(self) -> None:
-        """The ranks end with the server."""
+        """End the server; the ranks end with it."""
         self.calls.close()
         self.process.kill()
         with self.process:
@@ -161,6 +172,7 @@ def _run(folder: Path, name: str, num_ranks: int, timeout_s: float) -> None:
 
 @atexit.register
 def _end() -> None:
+    """End the server, if there is one."""
     global _server
     if _server:
         _server.end()
@@ -168,7 +180,7 @@ def _end() -> None:
 
 
 def _forget() -> None:
-    """In a fork of this process: the server answers its maker, who alone may wait for it."""
+    """Forget the server in a fork: it answers its maker, who alone may wait for it."""
     global _server, _turn
     if _server:
         _server.calls.close()
@@ -181,13 +193,14 @@ os.register_at_fork(after_in_child=_forget)
 
 
 def _environment() -> dict[str, str]:
+    """List the environment in which ranks find labkit and compute on one thread."""
     package = str(Path(__file__).resolve().parents[2])
     paths = [package, *filter(None, [os.environ.get("PYTHONPATH")])]
     return os.environ | {"PYTHONPATH": os.pathsep.join(paths), "OMP_NUM_THREADS": "1"}
 
 
 def _failure(errors: str) -> str:
-    """Why the ranks failed: the first failing rank's own traceback where there is one."""
+    """Say why the ranks failed: by the first failing rank's own traceback where there is one."""
     if rank := re.search(
         r"-- Process (\d+) terminated with the following error:(.*)", errors, re.S
     ):

@@ -56,14 +56,14 @@ class Sheet:
 
     @property
     def headings(self) -> dict[str, str]:
-        """The heading of each column shown."""
+        """The heading of each column that is shown."""
         if isinstance(self.columns, Mapping):
             return dict(self.columns)
         names = self.columns or [str(name) for name in self.table.columns]
         return {name: split_unit(name)[0] for name in names}
 
     def rows(self) -> list[list[str]]:
-        """The cells as text."""
+        """Write the cells as text."""
         printed = []
         for name in self.headings:
             convert = self.formats.get(name)
@@ -72,7 +72,7 @@ class Sheet:
         return [list(row) for row in zip(*printed, strict=True)]
 
     def is_number(self, name: str) -> bool:
-        """Whether a column is set to the right: it holds numbers."""
+        """Tell whether a column is set to the right: it holds numbers."""
         values = [v for v in self.table[name].tolist() if v is not None]
         return name not in self.ratio and all(
             isinstance(v, int | float) and not isinstance(v, bool) for v in values
@@ -93,7 +93,7 @@ class Report:
         notes: what the numbers rest on, a sentence each.
         files: further files the caller asked for: kind -> path (None: not asked) and writer.
         text: a plain answer instead of all this.
-        exit_code: of the command, once the report is shown.
+        exit_code: what the command exits with, once the report is shown.
     """
 
     title: str = ""
@@ -141,11 +141,11 @@ class Report:
             console.print(Text(f"· {_sentence(note)}", style="dim"))
 
     def json(self) -> str:
-        """The data as JSON; what is missing or not finite is null."""
+        """Write the data as JSON; what is missing or not finite is null."""
         return json.dumps(plain(self.data), indent=1, ensure_ascii=False, allow_nan=False) + "\n"
 
     def csv_text(self) -> str:
-        """The rows as CSV."""
+        """Write the rows as CSV."""
         table = self.csv if self.csv is not None else self.tables[0].table
         return table.to_csv(index=False)
 
@@ -154,8 +154,11 @@ class Report:
         write_atomically(path, self.page())
 
     def page(self, *, plotly: str = "", links: Mapping[str, str] | None = None) -> str:
-        """The report as one HTML page; ``plotly``: where its script lies, if not in the page;
-        ``links``: words and address of what its bar leads to.
+        """Write the report as one HTML page.
+
+        Args:
+            plotly: where Plotly's script lies, if not in the page.
+            links: words and address of what the page's bar leads to.
         """
         from labkit.kit import page
 
@@ -187,6 +190,7 @@ class Report:
         )
 
     def _facts(self) -> list[tuple[str, str, str]]:
+        """Write the facts with their units."""
         texts = []
         for name, value, remark in self.facts:
             shown = value if isinstance(value, str) else formatted(name, value)
@@ -195,14 +199,14 @@ class Report:
 
 
 def records(table: pd.DataFrame) -> list[dict[str, Any]]:
-    """A data frame's rows as JSON objects."""
+    """Turn a data frame's rows into JSON objects."""
     return [plain(row) for row in table.to_dict("records")]
 
 
 def standin_banner(reasons: Mapping[str, str]) -> str:
-    """The warning of data that are stand-ins, by what they hold and why they are read.
+    """Warn of data that are stand-ins, by what they hold and why they are read.
 
-    Empty where every reason is.
+    The warning is empty where every reason is.
 
     >>> standin_banner({"step times": "", "the power trace": ""})
     ''
@@ -218,6 +222,7 @@ def standin_banner(reasons: Mapping[str, str]) -> str:
 
 
 def _section(sheet: Sheet) -> dict[str, Any]:
+    """Arrange a sheet as the page's template shows it."""
     headings = sheet.headings
     return {
         "heading": sheet.heading,
@@ -228,6 +233,7 @@ def _section(sheet: Sheet) -> dict[str, Any]:
 
 
 def _rich_table(sheet: Sheet, width: int) -> Table:
+    """Arrange a sheet as a terminal shows it."""
     from rich import box
     from rich.table import Table
     from rich.text import Text
@@ -267,7 +273,8 @@ def _rich_table(sheet: Sheet, width: int) -> Table:
 
 
 def _sentence(text: str) -> str:
-    """
+    """Begin with a capital and end with a full stop.
+
     >>> _sentence("messages take no time")
     'Messages take no time.'
     """

@@ -46,7 +46,11 @@ class Rule:
     choices: tuple[Any, ...] = ()
 
     def apply(self, name: str, value: Any) -> Any:
-        """The value as it is stored; raises BadValue, with ``name``, where it breaks the rule."""
+        """Convert the value to what is stored.
+
+        Raises:
+            BadValue: it breaks the rule; the message has ``name``.
+        """
         try:
             return self.accept(value)
         except Refused:
@@ -58,7 +62,7 @@ class Rule:
 
 
 def rule(hint: Any) -> Rule:
-    """The rule that an annotation declares.
+    """Find the rule that an annotation declares.
 
     >>> rule(Annotated[int, annotated_types.Ge(1)]).words
     'a whole number, at least 1'
@@ -84,6 +88,7 @@ def rule(hint: Any) -> Rule:
 
 
 def _container(hint: Any, origin: Any, args: tuple[Any, ...]) -> Rule:
+    """Find the rule of an array, enum, function, collection, protocol or class."""
     kind = origin if isinstance(origin, type) else hint
     if not isinstance(kind, type):
         raise TypeError(f"no rule for the annotation {hint!r}")
@@ -109,6 +114,8 @@ def _container(hint: Any, origin: Any, args: tuple[Any, ...]) -> Rule:
 
 
 def _if(test: Callable[[Any], bool]) -> Callable[[Any], Any]:
+    """Accept a value that passes the test."""
+
     def accept(value: Any) -> Any:
         if not test(value):
             raise Refused
@@ -118,12 +125,14 @@ def _if(test: Callable[[Any], bool]) -> Callable[[Any], Any]:
 
 
 def _as_bool(value: Any) -> bool:
+    """Accept Python's and NumPy's truth values."""
     if isinstance(value, bool) or type(value).__name__ in ("bool_", "bool"):
         return bool(value)
     raise Refused
 
 
 def _as_whole(value: Any) -> int:
+    """Accept whole numbers that are no truth values."""
     if isinstance(value, int) and not isinstance(value, bool):
         return value
     if _numpy_kind(value) in ("i", "u"):
@@ -132,7 +141,7 @@ def _as_whole(value: Any) -> int:
 
 
 def _as_number(value: Any) -> int | float:
-    """A number that is not NaN; infinities are left to :func:`_as_finite`."""
+    """Accept a number that is not NaN; infinities are left to :func:`_as_finite`."""
     if _numpy_kind(value) in ("i", "u", "f"):
         value = value.item()
     if isinstance(value, bool) or not isinstance(value, int | float) or math.isnan(value):
@@ -141,6 +150,7 @@ def _as_number(value: Any) -> int | float:
 
 
 def _as_finite(value: Any) -> int | float:
+    """Accept a number that is neither NaN nor infinite."""
     number = _as_number(value)
     if not math.isfinite(number):
         raise Refused
@@ -148,7 +158,7 @@ def _as_finite(value: Any) -> int | float:
 
 
 def _as_array(value: Any) -> Any:
-    """Numbers of any shape, as given."""
+    """Accept numbers of any shape, as they are given."""
     import numpy as np
 
     try:
@@ -161,7 +171,7 @@ def _as_array(value: Any) -> Any:
 
 
 def _numpy_kind(value: Any) -> str:
-    """``i``, ``u`` or ``f`` for NumPy's scalars, nothing for all else."""
+    """Tell NumPy's scalars by ``i``, ``u`` or ``f``; all else is empty."""
     dtype = getattr(value, "dtype", None)
     return getattr(dtype, "kind", "") if getattr(value, "shape", None) == () else ""
 
@@ -181,7 +191,7 @@ _PLAIN: dict[Any, Rule] = {
 
 
 def _bounded(base: Rule, metadata: Collection[Any]) -> Rule:
-    """``base`` with its bounds; other metadata (an option's help) says nothing."""
+    """Add bounds to ``base``; other metadata (an option's help) says nothing."""
     if any(isinstance(part, Unbounded) for part in metadata):
         base = Rule("a number", _as_number)
     bounds = [
@@ -209,6 +219,8 @@ def _bounded(base: Rule, metadata: Collection[Any]) -> Rule:
 
 
 def _either(rules: Sequence[Rule]) -> Rule:
+    """Accept what one of the rules accepts, the first of them first."""
+
     def accept(value: Any) -> Any:
         for alternative in rules:
             try:
@@ -225,6 +237,8 @@ def _either(rules: Sequence[Rule]) -> Rule:
 
 
 def _choice(values: tuple[Any, ...]) -> Rule:
+    """Accept one of the values, and nothing that only equals it."""
+
     def accept(value: Any) -> Any:
         value = value.item() if _numpy_kind(value) else value
         for choice in values:  # 1 == True, so kinds are compared too
@@ -237,7 +251,7 @@ def _choice(values: tuple[Any, ...]) -> Rule:
 
 
 def _member(kind: type[Enum]) -> Rule:
-    """A member of an enum, which its value stands for as well."""
+    """Accept a member of an enum, which its value stands for as well."""
     values = tuple(member.value for member in kind)
 
     def accept(value: Any) -> Any:
@@ -253,7 +267,9 @@ def _member(kind: type[Enum]) -> Rule:
 
 
 def _items(kind: type, item: Rule) -> Rule:
-    """A collection of items; for a tuple any sequence will do. A text is no collection of texts."""
+    """Accept a collection of items; for a tuple any sequence will do. A text is no collection of
+    texts.
+    """
 
     def accept(value: Any) -> Any:
         if isinstance(value, str | bytes) or not isinstance(value, Iterable):
@@ -280,6 +296,8 @@ def _items(kind: type, item: Rule) -> Rule:
 
 
 def _fixed(rules: Sequence[Rule]) -> Rule:
+    """Accept so many values, each by a rule of its own."""
+
     def accept(value: Any) -> Any:
         if isinstance(value, str) or not isinstance(value, Collection) or len(value) != len(rules):
             raise Refused
@@ -290,6 +308,7 @@ def _fixed(rules: Sequence[Rule]) -> Rule:
 
 
 def _mapping(kind: type, rules: Sequence[Rule]) -> Rule:
+    """Accept a mapping whose keys and values follow a rule each."""
     key, item = rules or (_ANYTHING, _ANYTHING)
 
     def accept(value: Any) -> Any:
@@ -303,10 +322,12 @@ def _mapping(kind: type, rules: Sequence[Rule]) -> Rule:
 
 
 def _a(name: str) -> str:
+    """Put the article before a class's name."""
     return f"{'an' if name[:1] in 'AEIOU' else 'a'} {name}"
 
 
 def _short(value: Any) -> str:
+    """Show a value on one short line, even a data frame."""
     shown = reprlib.Repr()
     shown.maxstring = shown.maxother = 60
     return " ".join(shown.repr(value).split())  # a data frame's lines too

@@ -10,7 +10,7 @@ from labkit.errors import BadValue
 
 
 def mean_interval(values: Any) -> tuple[float, float, float]:
-    """The mean with its 95 % interval by Student's t; the ends are NaN for a single value.
+    """Find the mean with its 95 % interval by Student's t; the ends are NaN for a single value.
 
     >>> mean, low, high = mean_interval([1.0, 2.0, 3.0])
     >>> mean, round(low, 3), round(high, 3)

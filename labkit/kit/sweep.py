@@ -48,9 +48,11 @@ def sweep(
     executor: Executor | Count | None = None,
     chunk: Count | None = None,
 ) -> pd.DataFrame:
-    """``function(**point)`` at every point of ``grid``: the points' columns, then what it returned.
+    """Call ``function(**point)`` at every point of ``grid``; table the points' columns, then what
+    it returned.
 
     Args:
+        function: what is called.
         grid: lists of values by parameter, of which every combination is a point (the last
             parameter varies fastest), or the points themselves, as mappings. A mapping in a list's
             place, ``{"A40": profile, ...}``, names its values: the table shows the names.
@@ -65,8 +67,8 @@ def sweep(
         taken, and every row carries its point. What a point lacks is missing.
 
     Raises:
-        BadValue: the grid holds no point, or the function returned a column that the point has
-            with another value.
+        BadValue: the grid holds no point, or the function returned a column that the point has with
+            another value.
         LabkitError: the function failed, or returned none of these; names the point.
 
     >>> sweep(lambda a, b: a * b, {"a": [1, 2], "b": [3, 5]})["value"].tolist()
@@ -92,7 +94,7 @@ def sweep(
 
 
 def _points(grid: Any) -> tuple[Iterator[Pair], int]:
-    """Every point, and how many there are."""
+    """List every point, and count them."""
     if isinstance(grid, Mapping):
         axes = [_axis(name, values) for name, values in grid.items()]
         chosen = itertools.product(*axes) if axes else iter(())
@@ -108,7 +110,7 @@ def _points(grid: Any) -> tuple[Iterator[Pair], int]:
 
 
 def _axis(name: str, values: Any) -> list[tuple[str, Any, Any]]:
-    """A parameter's values: its name, what the table shows, what the function gets."""
+    """List a parameter's values: its name, what the table shows, what the function gets."""
     if isinstance(values, Mapping):
         return [(name, shown, value) for shown, value in values.items()]
     if isinstance(values, str | bytes) or not isinstance(values, Iterable):
@@ -120,10 +122,13 @@ def _axis(name: str, values: Any) -> list[tuple[str, Any, Any]]:
 
 
 class _Stopped(Exception):
-    """The point at a place of its chunk failed; travels between processes, whatever the error."""
+    """Says that the point at a place of its chunk failed; it travels between processes, whatever
+    the error.
+    """
 
 
 def _evaluate(function: Callable[..., Any], points: Sequence[Point]) -> list[Rows]:
+    """Call the function at each point, and turn what it returned into rows."""
     results = []
     for place, point in enumerate(points):
         try:
@@ -134,11 +139,13 @@ def _evaluate(function: Callable[..., Any], points: Sequence[Point]) -> list[Row
 
 
 def _evaluate_sent(function: bytes, points: bytes) -> list[Rows]:
+    """Call a function that was sent to this process, at points that were sent."""
     return _evaluate(_loaded(function), cloudpickle.loads(points))
 
 
 @lru_cache(maxsize=8)
 def _loaded(function: bytes) -> Any:
+    """Read the function once for all its points."""
     return cloudpickle.loads(function)
 
 
@@ -146,7 +153,7 @@ Submit = Callable[[list[Point]], "Future[list[Rows]]"]
 
 
 def _submitter(function: Callable[..., Any], pool: Executor | None) -> Submit:
-    """What gives points to a worker."""
+    """Make the function that gives points to a worker."""
     if pool is None or isinstance(pool, ThreadPoolExecutor):
         submit = _now if pool is None else pool.submit
         return lambda points: submit(_evaluate, function, points)
@@ -156,6 +163,7 @@ def _submitter(function: Callable[..., Any], pool: Executor | None) -> Submit:
         raise LabkitError(f"sweep: the function cannot be sent to a process: {error}") from error
 
     def submit_sent(points: list[Point]) -> Future[list[Rows]]:
+        """Send the points to a process, where the function was sent."""
         with main_module_hidden():  # a submission may start a process
             return pool.submit(_evaluate_sent, sent, cloudpickle.dumps(points))
 
@@ -163,12 +171,14 @@ def _submitter(function: Callable[..., Any], pool: Executor | None) -> Submit:
 
 
 def _num_workers(pool: Any) -> int:
+    """Count an executor's workers."""
     if hasattr(pool, "_client"):  # Dask's
         return max(1, sum(pool._client.ncores().values()))
     return getattr(pool, "_max_workers", None) or os.cpu_count() or 1
 
 
 def _now(function: Callable[..., Any], *arguments: Any) -> Future[Any]:
+    """Call at once, and keep the result as an executor would."""
     done: Future[Any] = Future()
     try:
         done.set_result(function(*arguments))
@@ -179,6 +189,7 @@ def _now(function: Callable[..., Any], *arguments: Any) -> Future[Any]:
 
 @contextmanager
 def _processes(count: int) -> Iterator[Executor]:
+    """Start processes that end with the block."""
     known = multiprocessing.get_all_start_methods()
     context = multiprocessing.get_context("forkserver" if "forkserver" in known else "spawn")
     pool = ProcessPoolExecutor(count, context, initializer=_one_thread)
@@ -189,12 +200,13 @@ def _processes(count: int) -> Iterator[Executor]:
 
 
 def _one_thread() -> None:
+    """Let each process compute on one thread."""
     os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 
 @contextmanager
 def main_module_hidden() -> Iterator[None]:
-    """A worker is sent its function, and need not import the program that started it."""
+    """Hide the program that started us: a worker is sent its function, and need not import that."""
     main = sys.modules["__main__"]
     sys.modules["__main__"] = ModuleType("__main__")
     try:
@@ -206,7 +218,7 @@ def main_module_hidden() -> Iterator[None]:
 def _evaluated(
     submit: Submit, batches: Iterator[list[Pair]], most: int
 ) -> Iterator[tuple[list[Pair], list[Rows]]]:
-    """Every batch with its results, in order, at most ``most`` of them under way."""
+    """Yield every batch with its results, in order, at most ``most`` of them under way."""
     waiting: deque[tuple[list[Pair], Future[list[Rows]]]] = deque()
     try:
         while True:
@@ -222,6 +234,7 @@ def _evaluated(
 
 
 def _results(batch: list[Pair], future: Future[list[Rows]]) -> list[Rows]:
+    """Wait for a batch, and name the point where it failed."""
     try:
         return future.result()
     except _Stopped as stopped:
@@ -237,7 +250,7 @@ def _results(batch: list[Pair], future: Future[list[Rows]]) -> list[Rows]:
 
 
 def _rows(result: Any) -> Rows:
-    """What a call returned as rows of a table."""
+    """Turn what a call returned into rows of a table."""
     if isinstance(result, Mapping):
         return [dict(result)]
     for method in ("summary", "frame"):
@@ -254,6 +267,7 @@ def _rows(result: Any) -> Rows:
 
 
 def _joined(point: Point, row: Point) -> Point:
+    """Put a point's columns before a row's."""
     for name in point.keys() & row.keys():
         if row[name] is not point[name] and row[name] != point[name]:
             raise BadValue(
@@ -264,4 +278,5 @@ def _joined(point: Point, row: Point) -> Point:
 
 
 def _words(point: Point) -> str:
+    """Name a point in an error."""
     return ", ".join(f"{name}={value!r}" for name, value in point.items())

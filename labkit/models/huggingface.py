@@ -35,17 +35,19 @@ class _Config:
         self.kind = str(fields.get("model_type"))
 
     def size(self, name: str, default: int | None = None) -> int:
-        """A whole number; ``default`` where the field is absent or null."""
+        """Read a whole number; ``default`` stands where the field is absent or null."""
         return int(self._of_kind(int, "a whole number", name, default))
 
     def sizes(self, **names: str) -> dict[str, int]:
-        """Whole numbers that must be there: our name -> the configuration's."""
+        """Read whole numbers that must be there: our name -> the configuration's."""
         return {ours: self.size(theirs) for ours, theirs in names.items()}
 
     def flag(self, name: str, default: bool) -> bool:
+        """Read a truth value; ``default`` stands where the field is absent or null."""
         return bool(self._of_kind(bool, "true or false", name, default))
 
     def _of_kind(self, kind: type, words: str, name: str, default: Any) -> Any:
+        """Read a field of a kind; ``words`` say in an error what would be valid."""
         value = self.fields.get(name)
         value = default if value is None else value
         if value is None:
@@ -71,7 +73,11 @@ class _Config:
 def read(
     config: Mapping[str, Any] | str | Path, transformers_version: str | None = None
 ) -> dict[str, Any]:
-    """The model's fields, from a dict, a JSON file, or a folder with a ``config.json``.
+    """Read a model's fields from a dict, a JSON file, or a folder with a ``config.json``.
+
+    Args:
+        config: the configuration, or where it is.
+        transformers_version: whose modules it is for; by default the installed version's.
 
     Raises:
         UsageError: an unknown ``model_type``, a missing field, no such file, or a version that was
@@ -96,8 +102,11 @@ def read(
 
 
 def _version(given: str | None) -> tuple[Version, str]:
-    """The version whose operators are taken: the one given, else the nearest to the installed, and
-    what there is to say of that."""
+    """Choose the version whose operators are taken: the one given, else the nearest to the
+    installed.
+
+    It returns what there is to say of that as well.
+    """
     try:
         text = metadata.version("transformers") if given is None else given
     except metadata.PackageNotFoundError:
@@ -112,10 +121,12 @@ def _version(given: str | None) -> tuple[Version, str]:
 
 
 def _text(version: Version) -> str:
+    """Write a version's numbers with dots."""
     return ".".join(map(str, version))
 
 
 def _load(path: Path) -> Mapping[str, Any]:
+    """Read the JSON of a configuration's file or folder."""
     path = path / "config.json" if path.is_dir() else path
     try:
         config = json.loads(path.read_text(encoding="utf-8"))
@@ -129,7 +140,9 @@ def _load(path: Path) -> Mapping[str, Any]:
 
 
 def _gpt2(config: _Config) -> dict[str, Any]:
-    """``gelu_new``, the default, is written out; the others are one kernel."""
+    """Read GPT-2's sizes; ``gelu_new``, the default, is written out, the other GELUs are one
+    kernel.
+    """
     config.only("add_cross_attention", False)
     config.only("activation_function", "gelu_new", "gelu", "gelu_pytorch_tanh")
     written_out = config.fields.get("activation_function", "gelu_new") == "gelu_new"
@@ -149,7 +162,7 @@ def _gpt2(config: _Config) -> dict[str, Any]:
 
 
 def _llama(config: _Config) -> dict[str, Any]:
-    """Llama's sizes; ``attention_bias`` covers all four projections, ``mlp_bias`` all three."""
+    """Read Llama's sizes; ``attention_bias`` covers four projections, ``mlp_bias`` three."""
     config.only("hidden_act", "silu", "swish")
     sizes = config.sizes(
         num_layers="num_hidden_layers",
@@ -179,7 +192,7 @@ def _llama(config: _Config) -> dict[str, Any]:
 
 
 def _mistral(config: _Config) -> dict[str, Any]:
-    """As Llama without any bias; a sliding window changes no tensor.
+    """Read what Llama has but any bias; a sliding window changes no tensor.
 
     The library's default of key heads belongs to one checkpoint, so the field must be there.
     """
@@ -188,21 +201,23 @@ def _mistral(config: _Config) -> dict[str, Any]:
 
 
 def _mixtral(config: _Config) -> dict[str, Any]:
+    """Read Mistral's sizes, with routed experts in place of each MLP."""
     return _mistral(config) | _experts(config, "num_local_experts", "intermediate_size")
 
 
 def _qwen2(config: _Config) -> dict[str, Any]:
-    """As Llama with a bias on queries, keys and values only."""
+    """Read what Llama has, with a bias on queries, keys and values only."""
     return _mistral(config) | {"qkv_bias": True}
 
 
 def _qwen3(config: _Config) -> dict[str, Any]:
-    """As Llama with queries and keys normalised; its heads' width is a field of its own."""
+    """Read what Llama has, queries and keys normalised; its heads' width is a field of its own."""
     sizes = _llama(config) | {"kv_heads": config.size("num_key_value_heads")}
     return sizes | {"head_dim": config.size("head_dim"), "mlp_bias": False, "qk_norm": True}
 
 
 def _qwen3_moe(config: _Config) -> dict[str, Any]:
+    """Read Qwen3's sizes, with routed experts in place of each MLP."""
     config.only("decoder_sparse_step", 1)
     config.only("mlp_only_layers", [], None)
     # Published files say num_experts; the library's fifth version calls it as Mixtral does.
@@ -211,13 +226,14 @@ def _qwen3_moe(config: _Config) -> dict[str, Any]:
 
 
 def _experts(config: _Config, number: str, width: str) -> dict[str, int]:
+    """Read how many experts there are, and how many a token takes."""
     return config.sizes(
         num_experts=number, experts_per_token="num_experts_per_tok", expert_ffn=width
     )
 
 
 def _deepseek_v3(config: _Config) -> dict[str, Any]:
-    """Latent attention and experts; the module that predicts further tokens is left out."""
+    """Read latent attention and experts; the module that predicts further tokens is left out."""
     config.only("moe_layer_freq", 1)
     nullable = "q_lora_rank" in config.fields and config.fields["q_lora_rank"] is None
     sizes = config.sizes(

@@ -13,9 +13,9 @@ from labkit.models.tensors import Cut, Role, TensorShape, Unit
 
 @lru_cache(maxsize=4096)
 def units(model: Sizes, cut: Cut) -> tuple[Unit, ...]:
-    """The distinct units of a part of ``model`` in the order of the forward pass.
+    """List the distinct units of a part of ``model`` in the order of the forward pass.
 
-    Time: linear in the tensors of the distinct units, whatever the number of layers.
+    It takes time linear in the tensors of the distinct units, whatever the number of layers.
     """
     check(model, cut)
     dense = range(cut.first_layer, min(cut.end_layer, model.num_dense_layers))
@@ -34,7 +34,7 @@ def units(model: Sizes, cut: Cut) -> tuple[Unit, ...]:
 
 
 def whole(model: Sizes) -> tuple[Unit, ...]:
-    """The distinct units of all of ``model``, not cut."""
+    """List the distinct units of all of ``model``, not cut."""
     return units(model, Cut(end_layer=model.num_layers))
 
 
@@ -66,7 +66,7 @@ def check(model: Sizes, cut: Cut) -> None:
 
 @lru_cache(maxsize=64)
 def in_order(model: Sizes, cut: Cut) -> tuple[TensorShape, ...]:
-    """Every tensor of a part of the model, in the order of the forward pass."""
+    """List every tensor of a part of the model, in the order of the forward pass."""
     check(model, cut)
     before, after = _ends(model, cut)
     layers = range(cut.first_layer, cut.end_layer)
@@ -75,12 +75,12 @@ def in_order(model: Sizes, cut: Cut) -> tuple[TensorShape, ...]:
 
 
 def _is_whole(model: Sizes, cut: Cut) -> bool:
-    """Whether embedding and head are one tensor here: a tied model's, both on this rank."""
+    """Tell whether embedding and head are one tensor here: a tied model's, both on this rank."""
     return model.tied and cut.embedding and cut.head
 
 
 def _ends(model: Sizes, cut: Cut) -> tuple[tuple[TensorShape, ...], tuple[TensorShape, ...]]:
-    """The tensors before the layers and after them, as far as this part has them."""
+    """List the tensors before the layers and after them, as far as this part has them."""
     whole = _is_whole(model, cut)
     first, last = ("root", "root") if whole else ("embedding", "head")
     tables = {"token": -(-model.vocab // cut.tp), "position": model.positions}
@@ -96,6 +96,7 @@ def _ends(model: Sizes, cut: Cut) -> tuple[tuple[TensorShape, ...], tuple[Tensor
 
 
 def _block(model: Sizes, cut: Cut, layer: int, experts: bool) -> Iterator[TensorShape]:
+    """List the tensors of a layer."""
     unit = f"block{layer}"
     yield from _norm(model, unit, "norm1", model.hidden)
     yield from _latent(model, cut, unit) if model.kv_rank else _attention(model, cut, unit)
@@ -108,6 +109,7 @@ def _block(model: Sizes, cut: Cut, layer: int, experts: bool) -> Iterator[Tensor
 
 
 def _attention(model: Sizes, cut: Cut, unit: str) -> Iterator[TensorShape]:
+    """List the tensors of attention."""
     queries = model.query_size // cut.tp
     keys = model.head_dim * max(1, model.kv_heads // cut.tp)
     bias = model.has_bias("qkv")
@@ -123,9 +125,12 @@ def _attention(model: Sizes, cut: Cut, unit: str) -> Iterator[TensorShape]:
 
 
 def _latent(model: Sizes, cut: Cut, unit: str) -> Iterator[TensorShape]:
-    """Multi-head latent attention: queries and keys-and-values through low-rank projections.
+    """List the tensors of multi-head latent attention: queries, keys and values through low-rank
+    projections.
 
-    ``tp`` cuts what is per head and leaves the projections down whole. Source: DeepSeek-V2 §2.1.
+    ``tp`` cuts what is per head and leaves the projections down whole.
+
+    Source: DeepSeek-V2 §2.1.
     """
     heads = model.heads // cut.tp
     bias = model.has_bias("qkv")
@@ -146,6 +151,7 @@ def _latent(model: Sizes, cut: Cut, unit: str) -> Iterator[TensorShape]:
 
 
 def _experts(model: Sizes, cut: Cut, unit: str) -> Iterator[TensorShape]:
+    """List the tensors of a layer's router and experts."""
     yield _tensor(unit, "router.weight", model.num_experts, model.hidden, role="router")
     if model.router_bias:
         yield _tensor(unit, "router.bias", model.num_experts, role="router")
@@ -161,6 +167,7 @@ def _experts(model: Sizes, cut: Cut, unit: str) -> Iterator[TensorShape]:
 def _mlp(
     model: Sizes, unit: str, prefix: str, width: int, *, bias: bool, role: Role
 ) -> Iterator[TensorShape]:
+    """List the tensors of an MLP."""
     if model.mlp == "swiglu":
         yield from _linear(unit, f"{prefix}gate", width, model.hidden, bias=bias, role=role)
     yield from _linear(unit, f"{prefix}up", width, model.hidden, bias=bias, role=role)
@@ -170,16 +177,19 @@ def _mlp(
 def _linear(
     unit: str, name: str, rows: int, columns: int, *, bias: bool, role: Role = "hidden"
 ) -> Iterator[TensorShape]:
+    """List a linear layer's weight, and its bias where it has one."""
     yield _tensor(unit, f"{name}.weight", rows, columns, role=role)
     if bias:
         yield _tensor(unit, f"{name}.bias", rows, role=role)
 
 
 def _norm(model: Sizes, unit: str, name: str, size: int) -> Iterator[TensorShape]:
+    """List a norm's weight, and its bias where the model's norms have one."""
     yield _tensor(unit, f"{name}.weight", size)
     if model.norm == "layernorm":
         yield _tensor(unit, f"{name}.bias", size)
 
 
 def _tensor(unit: str, name: str, *shape: int, role: Role = "hidden") -> TensorShape:
+    """Describe one tensor of a unit."""
     return TensorShape(name=f"{unit}.{name}", shape=shape, unit=unit, role=role)

@@ -29,10 +29,11 @@ _KV_HEADS = ("num_key_value_heads", "num_kv_heads", "n_kv_heads", "kv_heads")
 
 
 def read(module: nn.Module, name: str = "") -> dict[str, Any]:
-    """The fields of a model that has the module's own tensors, shared ones once.
+    """Read the fields of a model that has the module's own tensors, shared ones once.
 
     Args:
-        name: of the model; the module's class where it is empty.
+        module: a torch module.
+        name: what the model is called; the module's class where it is empty.
 
     Raises:
         UsageError: the module has no parameters.
@@ -51,7 +52,7 @@ def read(module: nn.Module, name: str = "") -> dict[str, Any]:
 
 
 def _tensors(module: nn.Module) -> Iterator[TensorShape]:
-    """The module's parameters; layers of a stack of modules are units, the rest is the root."""
+    """List the module's parameters; layers of a stack are units, the rest is the root."""
     roles = _roles(module)
     for name, parameter in module.named_parameters():
         layer = _LAYER.match(name)
@@ -67,7 +68,9 @@ def _tensors(module: nn.Module) -> Iterator[TensorShape]:
 
 
 def _roles(module: nn.Module) -> dict[str, Role]:
-    """Embeddings by their modules' kind; the head is the last matrix as high as the vocabulary."""
+    """Tell embeddings by their modules' kind; the head is the last matrix as high as the
+    vocabulary.
+    """
     roles: dict[str, Role] = {}
     shapes = {name: tuple(p.shape) for name, p in module.named_parameters()}
     for name, inner in module.named_modules():
@@ -84,7 +87,9 @@ def _roles(module: nn.Module) -> dict[str, Role]:
 
 
 def _from_config(module: nn.Module, tensors: tuple[TensorShape, ...]) -> Sizes | None:
-    """Sizes by the configuration that transformers' modules carry; None where it does not fit."""
+    """Read sizes from the configuration that transformers' modules carry; None where it does not
+    fit.
+    """
     config = getattr(module, "config", None)
     if not callable(getattr(config, "to_dict", None)):
         return None
@@ -100,7 +105,7 @@ def _from_config(module: nn.Module, tensors: tuple[TensorShape, ...]) -> Sizes |
 
 
 def _from_structure(module: nn.Module, tensors: tuple[TensorShape, ...]) -> Sizes | None:
-    """Sizes by what a stack of equal layers and the matrices around it tell."""
+    """Infer sizes from what a stack of equal layers and the matrices around it tell."""
     layers = [members for unit, members in by_unit(tensors).items() if unit != "root"]
     roots = [tensor for tensor in tensors if tensor.unit == "root"]
     tables = [tensor.shape for tensor in roots if len(tensor.shape) == 2]
@@ -129,7 +134,9 @@ def _from_structure(module: nn.Module, tensors: tuple[TensorShape, ...]) -> Size
 
 
 def _guesses(sizes: dict[str, Any], layer: tuple[TensorShape, ...]) -> Iterator[Sizes]:
-    """Models of these sizes with every kind of MLP, norm and bias, as wide as any side there is."""
+    """Guess models of these sizes with every kind of MLP, norm and bias, as wide as any side there
+    is.
+    """
     total = sum(tensor.numel for tensor in layer)
     widths = sorted({side for tensor in layer for side in tensor.shape})
     kinds = product((("gelu", 2), ("swiglu", 3)), ("layernorm", "rmsnorm"), (True, False), widths)
@@ -140,7 +147,7 @@ def _guesses(sizes: dict[str, Any], layer: tuple[TensorShape, ...]) -> Iterator[
 
 
 def _agrees(guess: Sizes, layer: tuple[TensorShape, ...], roots: list[TensorShape]) -> bool:
-    """Whether the guess has a layer of the same matrices and vectors, and as much around it."""
+    """Tell whether the guess has a layer of the same content, and as much around it."""
     units = {unit.name: unit for unit in whole(guess)}
     block = units.pop("block")
     around = sum(unit.numel for unit in units.values())
@@ -150,13 +157,15 @@ def _agrees(guess: Sizes, layer: tuple[TensorShape, ...], roots: list[TensorShap
 
 
 def _content(tensors: tuple[TensorShape, ...]) -> tuple[int, int]:
-    """Elements in matrices, and in vectors: the same however matrices are fused or transposed."""
+    """Count elements in matrices, and in vectors: the same however matrices are fused or
+    transposed.
+    """
     matrices = sum(tensor.numel for tensor in tensors if len(tensor.shape) > 1)
     return matrices, sum(tensor.numel for tensor in tensors) - matrices
 
 
 def _attribute(module: nn.Module, names: tuple[str, ...]) -> int | None:
-    """The one value that the inner modules give one of these attributes."""
+    """Find the one value that the inner modules give one of these attributes."""
     for name in names:
         values = Counter(
             value for inner in module.modules() if type(value := getattr(inner, name, None)) is int

@@ -33,7 +33,11 @@ class Model(Sizes):
 
     @classmethod
     def preset(cls, name: str) -> Model:
-        """A model of ``data/models.yaml``; raises UsageError, with like names, where none is."""
+        """Look up a model of ``data/models.yaml``.
+
+        Raises:
+            UsageError: there is none of that name; the message has like names.
+        """
         known = presets()
         if name not in known:
             raise not_among("model", name, known)
@@ -43,10 +47,12 @@ class Model(Sizes):
     def from_hf(
         cls, config: Mapping[str, Any] | str | Path, *, transformers_version: str | None = None
     ) -> Model:
-        """The model of a Hugging Face configuration: the dict, or where its JSON file is.
+        """Read the model of a Hugging Face configuration.
 
-        Its :attr:`operators` are those of ``transformers_version``, by default the installed one;
-        :attr:`source` says which.
+        Args:
+            config: the dict, or where its JSON file is.
+            transformers_version: whose :attr:`operators` the model has, by default the installed
+                one's; :attr:`source` says which.
 
         Raises:
             UsageError: the kind of model is unknown, a size is missing, there is no such file, or
@@ -62,9 +68,13 @@ class Model(Sizes):
 
     @classmethod
     def from_module(cls, module: nn.Module, *, name: str = "") -> Model:
-        """A torch module's parameters, and its sizes where they can be recognised.
+        """Measure a torch module's parameters, and its sizes where they can be recognised.
 
         Parameters that modules share count once. See :meth:`require_shapes`.
+
+        Args:
+            module: the module.
+            name: what the model is called; the module's class where it is empty.
 
         Raises:
             UsageError: the module has no parameters.
@@ -74,7 +84,11 @@ class Model(Sizes):
         return cls(**read(module, name))
 
     def require_shapes(self) -> Model:
-        """This model; raises UsageError where only its tensors are known, not layers and widths."""
+        """Return this model, whose layers and widths are known.
+
+        Raises:
+            UsageError: only its tensors are known.
+        """
         if not self.hidden:
             raise UsageError(
                 f"model {self.name!r} was measured from its parameters and its layers were not"
@@ -85,12 +99,14 @@ class Model(Sizes):
 
     @property
     def num_params(self) -> int:
+        """The number of parameters."""
         return sum(unit.count * unit.numel for unit in self.units())
 
     def tensors(self, **part: Any) -> tuple[TensorShape, ...]:
-        """Every parameter tensor in the order of the forward pass; linear weights are (out, in).
+        """List every parameter tensor in the order of the forward pass; linear weights are (out,
+        in).
 
-        ``part`` is as in :meth:`units`.
+        ``part`` is what :meth:`units` takes.
         """
         if self.layout:
             self._refuse_cut(part)
@@ -98,12 +114,14 @@ class Model(Sizes):
         return layout.in_order(self, self._cut(part))
 
     def units(self, **part: Any) -> tuple[Unit, ...]:
-        """The distinct units and how often each occurs: all a sum over tensors needs, and few.
+        """List the distinct units and how often each occurs: all a sum over tensors needs, and few.
 
-        ``part`` asks for what one rank holds: ``tp`` and ``ep`` (degrees of tensor and expert
-        parallelism; Megatron's layout: heads, MLP width and vocabulary are cut, norms and routers
-        copied), ``first_layer`` and ``end_layer`` (a pipeline stage's layers), ``embedding`` and
-        ``head`` (whether it has those ends; a tied head apart from its embedding is a copy).
+        Args:
+            part: what one rank holds: ``tp`` and ``ep`` (degrees of tensor and expert parallelism;
+                Megatron's layout: heads, MLP width and vocabulary are cut, norms and routers
+                copied), ``first_layer`` and ``end_layer`` (a pipeline stage's layers),
+                ``embedding`` and ``head`` (whether it has those ends; a tied head apart from its
+                embedding is a copy).
 
         Raises:
             BadValue: something does not divide.
@@ -117,9 +135,11 @@ class Model(Sizes):
         return layout.units(self, self._cut(part))
 
     def _cut(self, part: dict[str, Any]) -> Cut:
+        """Describe the part of the model that is meant."""
         return Cut(**{"end_layer": self.num_layers, **part})
 
     def _refuse_cut(self, part: dict[str, Any]) -> None:
+        """Refuse to cut a model of which only the tensors are known."""
         if part:
             raise UsageError(
                 f"model {self.name!r} was measured whole: how {', '.join(part)} would cut it is"
@@ -127,7 +147,7 @@ class Model(Sizes):
             )
 
     def resized(self, **changes: Any) -> Model:
-        """This model with other sizes; those that followed from defaults follow again.
+        """Give this model other sizes; those that followed from defaults follow again.
 
         >>> Model.preset("gpt2-124m").resized(hidden=1536).ffn
         6144
@@ -140,11 +160,12 @@ class Model(Sizes):
 
 
 def presets() -> dict[str, Model]:
-    """The models of ``data/models.yaml`` by name."""
+    """List the models of ``data/models.yaml`` by name."""
     return files.named(files.shipped("data/models.yaml"), Model)
 
 
 @lru_cache(maxsize=64)
 def _measured_units(tensors: tuple[TensorShape, ...]) -> tuple[Unit, ...]:
+    """Gather measured tensors into units."""
     units = by_unit(tensors)
     return tuple(Unit(name=name, count=1, tensors=members) for name, members in units.items())

@@ -100,6 +100,7 @@ class Sizes:
         self._check_latent()
 
     def _derive(self) -> None:
+        """Fill in the sizes that follow from others."""
         if not self.head_dim and self.heads > 0 and self.hidden % self.heads:
             raise BadValue(
                 f"hidden ({self.hidden}) must divide by heads ({self.heads}) where head_dim is"
@@ -109,6 +110,7 @@ class Sizes:
             object.__setattr__(self, name, getattr(self, name) or default)
 
     def _defaults(self) -> dict[str, int]:
+        """Compute the sizes that follow from others."""
         return {
             "ffn": 4 * self.hidden,
             "kv_heads": self.heads,
@@ -116,6 +118,7 @@ class Sizes:
         }
 
     def _check_experts(self) -> None:
+        """Refuse experts that cannot be."""
         if not self.num_experts:
             for name in ("experts_per_token", "expert_ffn", "shared_experts", "dense_layers"):
                 if getattr(self, name):
@@ -134,6 +137,7 @@ class Sizes:
             )
 
     def _check_latent(self) -> None:
+        """Refuse latent attention that cannot be."""
         parts = ("rope_head_dim", "value_head_dim")
         if self.kv_rank and min(self.rope_head_dim, self.value_head_dim) < 1:
             raise BadValue("rope_head_dim and value_head_dim must be >= 1 where kv_rank is not 0")
@@ -143,20 +147,21 @@ class Sizes:
             raise BadValue("q_rank, rope_head_dim and value_head_dim must be 0 where kv_rank is 0")
 
     def has_bias(self, where: Literal["qkv", "out", "mlp"]) -> bool:
+        """Tell whether the linear layers there (``qkv``, ``out``, ``mlp``) have a bias."""
         chosen = {"qkv": self.qkv_bias, "out": self.out_bias, "mlp": self.mlp_bias}[where]
         return self.bias if chosen is None else chosen
 
     @property
     def num_dense_layers(self) -> int:
-        """Layers with an MLP; the rest have experts."""
+        """How many layers have an MLP; the rest have experts."""
         return self.dense_layers if self.num_experts else self.num_layers
 
     @property
     def query_size(self) -> int:
-        """Width of the queries of all heads; it need not be ``hidden``."""
+        """The width of the queries of all heads; it need not be ``hidden``."""
         return self.heads * (self.head_dim + self.rope_head_dim)
 
     @property
     def kv_size(self) -> int:
-        """Width of the keys, and of the values, of all heads."""
+        """The width of the keys, and of the values, of all heads."""
         return self.head_dim * self.kv_heads

@@ -28,6 +28,7 @@ class TensorShape:
 
     @property
     def numel(self) -> int:
+        """How many elements the tensor has."""
         return prod(self.shape)
 
     @property
@@ -55,8 +56,11 @@ class Unit:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cut:
-    """Which part of the model: a range of layers, with or without the ends, 1/tp wide, 1/ep of
-    the routed experts in each expert layer."""
+    """Says which part of the model is meant.
+
+    It is a range of layers, with or without the ends, 1/tp wide, with 1/ep of the routed experts in
+    each expert layer.
+    """
 
     tp: int = 1
     ep: int = 1
@@ -67,7 +71,7 @@ class Cut:
 
 
 def by_unit(tensors: Iterable[TensorShape]) -> dict[str, tuple[TensorShape, ...]]:
-    """Tensors by the unit they belong to, in the order they come."""
+    """Sort tensors by the unit they belong to, in the order they come."""
     members: dict[str, list[TensorShape]] = {}
     for tensor in tensors:
         members.setdefault(tensor.unit, []).append(tensor)

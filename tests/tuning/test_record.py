@@ -260,7 +260,7 @@ def test_a_recording_cut_short_goes_on_where_it_ended(tmp_path: Path) -> None:
     with pytest.raises(Cut):
         record.record(SMALL, parts, tell=cut_after(2))
     assert files(parts) == {"partial.json"}
-    with pytest.raises(UsageError, match=r"did not end: go on with it \(--resume\), or start anew"):
+    with pytest.raises(UsageError, match="did not end: give resume=True to go on with it"):
         record.record(SMALL, parts)
     with pytest.raises(UsageError, match="was recorded with another grid"):
         record.record(replace(SMALL, max_epochs=9), parts, resume=True)

@@ -384,10 +384,12 @@ def peaks(
 
 
 def _name(plan: Plan) -> str:
+    """The model's name, or how it prints itself where it has none."""
     return str(getattr(plan.model, "name", plan.model))
 
 
 def _lead(plan: Plan, *, stage: bool = True) -> str:
+    """Sum a plan up in one line: its degrees, recipe, batch and recomputation."""
     spread = plan.parallel
     batch = plan.batch
     assert batch is not None
@@ -401,7 +403,7 @@ def _lead(plan: Plan, *, stage: bool = True) -> str:
 
 
 def _moments(table: pd.DataFrame) -> Sheet:
-    """The moments with their components in groups."""
+    """Make a sheet of the moments, with their components added up in groups."""
     shown = table.reset_index()[["moment"]]
     for group, names in (*_GROUPS.items(), ("total", ("total",))):
         held = [name for name in names if name in table]
@@ -412,7 +414,7 @@ def _moments(table: pd.DataFrame) -> Sheet:
 
 
 def _figure_of_moments(plan: Plan, room: Room) -> Figure:
-    """The moments of a plan beside what the device has."""
+    """Draw the moments of a plan beside what the device has."""
     drawn = memory.figures.figure_moments(
         plan.moments(), capacity_gb=room.usable_bytes(plan) / GB, capacity_name=room.name
     )
@@ -420,12 +422,12 @@ def _figure_of_moments(plan: Plan, room: Room) -> Figure:
 
 
 def _figure_of_pairs(table: pd.DataFrame, category: str) -> Figure:
-    """Predictions beside what was seen, a pair of bars a row."""
+    """Draw predictions beside what was seen, as a pair of bars for each row."""
     return "Predicted and measured", "", memory.figures.figure_pairs(table, category=category)
 
 
 def _figures_of_sweep(table: pd.DataFrame, axes: list[str], usable: float) -> list[Figure]:
-    """Stacked bars where rows are few, lines where they are many and an axis is a number."""
+    """Draw stacked bars where rows are few, lines where they are many and an axis is a number."""
 
     def named(names: list[str]) -> list[str]:
         rows = records(table[names])
@@ -450,7 +452,7 @@ def _figures_of_sweep(table: pd.DataFrame, axes: list[str], usable: float) -> li
 
 
 def _by_component(table: pd.DataFrame) -> pd.DataFrame:
-    """A row a ``plan`` and component of its peak, from a sweep's columns."""
+    """Turn a sweep's columns into one row for each ``plan`` and component of its peak."""
     columns = {f"{name.replace(' ', '_')}_bytes": name for name in COMPONENTS}
     held = table[["plan", *(name for name in columns if name in table)]].rename(columns=columns)
     tidy = held.melt(id_vars="plan", var_name="component", value_name="num_bytes")

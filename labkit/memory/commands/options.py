@@ -32,7 +32,7 @@ class Spread:
         int | None, option("Data-parallel ranks. Default: 1, or what fills the world.")
     ] = None
     tp: Annotated[int, option("Tensor-parallel ranks.")] = 1
-    sp: Annotated[bool, option("With sequence parallelism.", "--sp")] = False
+    sp: Annotated[bool, option("Add sequence parallelism.", "--sp")] = False
     pp: Annotated[int, option("Pipeline devices.")] = 1
     zero: Annotated[int | None, option("ZeRO's stage, 0 to 3. Default: 0.", "--zero", "-z")] = None
     world_size: Annotated[
@@ -74,7 +74,7 @@ class Spread:
     ideal: Annotated[bool, option("Shards of Ψ/N, not of whole rows.", "--ideal")] = False
 
     def of(self, model: Model) -> Plan:
-        """The plan for a model.
+        """Build the plan for a model.
 
         Raises:
             UsageError: an option breaks a rule; the message names it.
@@ -89,13 +89,13 @@ class Spread:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """Whose defaults a plan has, and where they were read."""
+        """Say whose defaults a plan has, and where they were read."""
         if self.framework is None:
             return ()
         return (f"defaults of {self.framework}: {framework(self.framework).source}",)
 
     def _said(self) -> dict[str, Any]:
-        """The options that were given, and what ``--set`` says, by field."""
+        """List by field what the options and ``--set`` say."""
         said: dict[str, Any] = {}
         for item in fields(Spread):
             value = getattr(self, item.name)
@@ -112,7 +112,9 @@ class Spread:
 
 
 def _accepted(kind: type, name: str, value: Any) -> Any:
-    """``value`` as the field takes it: ``none`` may be None, a number a tuple of one."""
+    """Convert ``value`` to what the field takes: ``none`` may be None, and a number a tuple of
+    one.
+    """
     rule = field_rules(kind)[name]
     for candidate in (value, None if value == "none" else value, [value]):
         with suppress(Refused):
@@ -121,7 +123,7 @@ def _accepted(kind: type, name: str, value: Any) -> Any:
 
 
 def model_of(name: str, transformers_version: str | None = None) -> Model:
-    """A preset, or the model of a configuration's path."""
+    """Load a preset by its name, or the model that a configuration describes by its path."""
     path = Path(name)
     if name.endswith(".json") or path.is_dir() or len(path.parts) > 1:
         return Model.from_hf(path, transformers_version=transformers_version)
@@ -132,7 +134,7 @@ def model_of(name: str, transformers_version: str | None = None) -> Model:
 
 @dataclass(frozen=True, kw_only=True)
 class Job(Spread):
-    """A model and all that :class:`Spread` says."""
+    """A model, and all that :class:`Spread` says of how it is trained."""
 
     model: Annotated[
         str,
@@ -148,13 +150,13 @@ class Job(Spread):
     ] = None
 
     def plan(self) -> Plan:
-        """Raises as :meth:`Spread.of` does."""
+        """Build the plan that the options describe; it raises what :meth:`Spread.of` raises."""
         return self.of(model_of(self.model, self.transformers_version))
 
 
 @dataclass(frozen=True, kw_only=True)
 class Room:
-    """What of a device may be filled."""
+    """Says how much of a device may be filled."""
 
     PANEL = "Device"
     device: Annotated[str, option("An accelerator, or bytes such as 24GiB.", "--device", "-d")] = (
@@ -169,7 +171,7 @@ class Room:
     ] = None
 
     def allow(self, plan: Plan) -> Plan:
-        """``plan`` with the allowances."""
+        """Copy ``plan`` and give the copy these allowances."""
         said: dict[str, Any] = {}
         if self.context is not None:
             said["context_bytes"] = round(_bytes("--context", self.context))
@@ -179,7 +181,7 @@ class Room:
 
     @property
     def given(self) -> dict[str, Any]:
-        """``device`` and ``headroom`` as the engine takes them.
+        """The options ``device`` and ``headroom`` that the engine's functions take.
 
         Raises:
             UsageError: the device is neither an accelerator's name nor a number of bytes.
@@ -193,19 +195,23 @@ class Room:
 
     @property
     def name(self) -> str:
+        """The device and its share as a figure's legend names them."""
         return f"{self.headroom:.0%} of {self.device}"
 
     def usable_bytes(self, plan: Plan) -> float:
+        """How many bytes of the device the plan may fill."""
         return plan.usable_bytes(self.given["device"], headroom=self.headroom)
 
     def reserved(self, plan: Plan) -> list[tuple[str, float, str]]:
-        """The peak with what the allocator holds beside it, where there is an allowance."""
+        """One more row for a report where there is an allowance: the peak, with what the allocator
+        holds beside it.
+        """
         if not plan.fragmentation:
             return []
         return [("reserved_bytes", plan.reserved_bytes, "with the allowance for the allocator")]
 
     def text(self, plan: Plan) -> str:
-        """How much of the device may be filled, and what allowances leave it at that."""
+        """Say how much of the device may be filled, and which allowances leave it at that."""
         less = [f"{plan.fragmentation:.0%} fragmentation"] if plan.fragmentation else []
         size = plan.context_bytes
         less += [f"{format_bytes(size)} of CUDA context"] if size else []
@@ -214,6 +220,7 @@ class Room:
 
 
 def _bytes(name: str, text: str) -> float:
+    """Read the one number of bytes that an option holds."""
     sizes = byte_counts(name, text)
     if len(sizes) != 1:
         raise BadValue(f"{name} must be one number of bytes, got {len(sizes)}")
@@ -221,7 +228,7 @@ def _bytes(name: str, text: str) -> float:
 
 
 def axes_of(texts: Sequence[str]) -> dict[str, list[Any]]:
-    """``NAME=V,V`` options as axes of a sweep.
+    """Read ``NAME=V,V`` options as the axes of a sweep.
 
     Raises:
         UsageError: there is none, or one has no values.

@@ -88,7 +88,7 @@ def dropout(x: Tensor, mask_bytes: int) -> Tensor:
 
 
 def _by_rows(x: Tensor) -> Tensor:
-    """Puts x, (batch, heads, seq, width), in memory as (batch, seq, heads, width), as a flash
+    """Put x, (batch, heads, seq, width), in memory as (batch, seq, heads, width), as a flash
     kernel has it.
     """
     return x.transpose(1, 2).contiguous().transpose(1, 2)
@@ -181,7 +181,7 @@ class FusedLoss(torch.autograd.Function):
     def part(
         rows: Tensor, wanted: Tensor, out: Tensor, matrix: Tensor, to_weight: Tensor, scale: float
     ) -> Tensor:
-        """Computes the loss of some rows, writes their gradients to ``out`` and adds to
+        """Compute the loss of some rows, writes their gradients to ``out`` and adds to
         ``to_weight``.
         """
         rows = rows.to(matrix.dtype)

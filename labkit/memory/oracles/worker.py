@@ -46,11 +46,14 @@ ADAM: dict[str, Any] = {"lr": 1e-4, "eps": 1e-6, "fused": True}
 
 
 def adamw(parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
+    """Every scheme is stepped by this AdamW."""
     return torch.optim.AdamW(parameters, **ADAM)
 
 
 class Run(NamedTuple):
-    """One scheme on the first ranks, of which this is one: the plan of it, and its ranks."""
+    """One scheme on the first ranks, which this rank is one of: what is spread, and its process
+    groups.
+    """
 
     scheme: str
     parallel: Parallel
@@ -60,11 +63,16 @@ class Run(NamedTuple):
 
 
 def runs(rank: int, ranks: list[int], names: list[str], size: int) -> Iterator[Run]:
-    """This rank's part of every scheme at every number of ranks, in one order on every rank.
+    """Yield this rank's part of every scheme at every number of ranks, in one order on every rank.
 
-    Groups are formed by all ranks together, members or not: that is gloo's rule. ``size`` ranks
-    share the states, or the second shard, of the schemes in :data:`GROUPED`; they sit out where it
-    does not divide the ranks.
+    Groups are formed by all ranks together, members or not: that is gloo's rule.
+
+    Args:
+        rank: the number of this rank.
+        ranks: how many ranks each scheme runs on, in turn.
+        names: of the schemes.
+        size: so many ranks share the states, or the second shard, of the schemes in
+            :data:`GROUPED`, which sit out where it does not divide the ranks.
     """
     for num_ranks in ranks:
         group = dist.new_group(list(range(num_ranks)))
@@ -78,7 +86,9 @@ def runs(rank: int, ranks: list[int], names: list[str], size: int) -> Iterator[R
 
 
 def mesh_of(parallel: Parallel) -> DeviceMesh:
-    """Rows of ranks that share a shard, replicated across rows where there are several."""
+    """Arrange the ranks that share a shard in rows, replicated across rows where there are
+    several.
+    """
     ranks = torch.arange(parallel.dp).view(-1, parallel.shard_degree)
     if len(ranks) == 1:
         return DeviceMesh("cpu", ranks[0], mesh_dim_names=("shard",))
@@ -86,7 +96,7 @@ def mesh_of(parallel: Parallel) -> DeviceMesh:
 
 
 class Trainer:
-    """A network, its optimizer, and what this rank keeps of both."""
+    """Trains a network by an optimizer, and knows what this rank keeps of both."""
 
     def __init__(self, network: nn.Module, plain: nn.Module, optimizer: Any) -> None:
         self.network = network
@@ -94,28 +104,32 @@ class Trainer:
         self.optimizer = optimizer
 
     def zero_grad(self) -> None:
+        """Forget the gradients of the step before."""
         self.optimizer.zero_grad(set_to_none=True)
 
     def step(self) -> None:
+        """Update the weights this rank is responsible for."""
         self.optimizer.step()
 
     def gradients(self) -> list[Tensor]:
+        """The gradients that this rank holds after a backward pass."""
         return [p.grad for p in self.plain.parameters() if p.grad is not None]
 
     def optimizer_bytes(self) -> tuple[int, int]:
-        """Bytes of Adam's two moments on this rank, and of its step counters."""
+        """How many bytes Adam's two moments take on this rank, and how many its step counters."""
         local = getattr(self.optimizer, "optim", self.optimizer)  # ZeroRedundancyOptimizer's own
         states = local.state.values()
         moments = [state[name] for state in states for name in ("exp_avg", "exp_avg_sq")]
         return storage_bytes(moments), sum(state["step"].nbytes for state in states)
 
     def full_weights(self) -> list[Tensor]:
+        """The whole weights, gathered from the ranks that share them."""
         whole = (p.full_tensor() if isinstance(p, DTensor) else p for p in self.plain.parameters())
         return [tensor.detach() for tensor in whole]
 
 
 def spread(run: Run, network: Any) -> Trainer:
-    """``network`` spread over the run's ranks by its scheme, with AdamW."""
+    """Spread ``network`` over the run's ranks by its scheme, and give it AdamW."""
     parallel = run.parallel
     if parallel.zero == 3:
         shard(network, parallel, run.mesh)
@@ -132,9 +146,12 @@ def spread(run: Run, network: Any) -> Trainer:
 
 
 def shard(network: Any, parallel: Parallel, mesh: DeviceMesh) -> None:
-    """FSDP2 over a :class:`~labkit.memory.oracles.networks.Decoder`, unit by unit
-    as ``Model.units`` has it: each layer, and both ends, one unit where they share the embedding
-    or where ``wrap`` is ``"blocks"``, else one each."""
+    """Wrap a :class:`~labkit.memory.oracles.networks.Decoder` in FSDP2, unit by unit as
+    ``Model.units`` lists them.
+
+    Each layer is a unit. Both ends are one unit where they share the embedding or where ``wrap`` is
+    ``"blocks"``; else each is one.
+    """
     ends: dict[str, list[nn.Module]] = {}
     if parallel.wrap == "parts" and network.output.weight is not network.token.weight:
         first = [network.token, *([network.position] if network.position is not None else [])]
@@ -148,7 +165,10 @@ def shard(network: Any, parallel: Parallel, mesh: DeviceMesh) -> None:
 
 
 class FlatSlices(Trainer):
-    """Equal slices of one flat buffer, padded at its end (ZeRO §5.1, §5.2, §7.2.1)."""
+    """Trains on equal slices of one flat buffer, which is padded at its end.
+
+    Source: ZeRO §5.1, §5.2, §7.2.1.
+    """
 
     def __init__(self, network: nn.Module, run: Run) -> None:
         self.stage = run.parallel.zero
@@ -211,7 +231,9 @@ class FlatSlices(Trainer):
 
 
 def build(model: Model, spec: dict[str, Any]) -> networks.Decoder:
-    """The same small weights on every rank; the tensors are those the formulas count."""
+    """Build the network with the same small weights on every rank; its tensors are those the
+    formulas count.
+    """
     torch.manual_seed(spec["rng"])
     network = networks.build(model, Mode(dtype="fp32"), seq=spec["seq"])
     shapes = [tuple(p.shape) for p in network.parameters()]
@@ -223,7 +245,7 @@ def build(model: Model, spec: dict[str, Any]) -> networks.Decoder:
 
 
 def batches(model: Model, spec: dict[str, Any]) -> Iterator[Tensor]:
-    """One global batch of random tokens a step, the same on every rank."""
+    """Yield one global batch of random tokens a step, the same on every rank."""
     source = torch.Generator().manual_seed(spec["rng"] + 1)
     for _ in range(spec["steps"]):
         shape = (spec["global_batch"], spec["seq"] + 1)
@@ -231,12 +253,12 @@ def batches(model: Model, spec: dict[str, Any]) -> Iterator[Tensor]:
 
 
 def _pair(batch: Tensor) -> tuple[Tensor, Tensor]:
-    """Tokens and what should follow them."""
+    """Split a batch into the tokens a network reads and the tokens that follow them."""
     return batch[:, :-1], batch[:, 1:].contiguous()
 
 
 def train(trainer: Trainer, chosen: Iterable[Tensor]) -> None:
-    """A step on each batch."""
+    """Take one optimizer step on each batch."""
     for batch in chosen:
         trainer.zero_grad()
         trainer.network(*_pair(batch)).backward()
@@ -244,14 +266,21 @@ def train(trainer: Trainer, chosen: Iterable[Tensor]) -> None:
 
 
 def reference_weights(model: Model, spec: dict[str, Any]) -> list[Tensor]:
-    """The weights after training on whole batches in one process: what every scheme must give."""
+    """Train on whole batches in one process: what its weights are, every scheme's must be."""
     network = build(model, spec)
     train(Trainer(network, network, adamw(network.parameters())), batches(model, spec))
     return [p.detach().clone() for p in network.parameters()]
 
 
 def measure(model: Model, spec: dict[str, Any], run: Run, expected: list[Tensor]) -> dict:
-    """Train under one scheme and report what this rank held, sent and ended with."""
+    """Train under one scheme and report what this rank held, sent and ended with.
+
+    Args:
+        model: what is trained.
+        spec: the settings all ranks were sent, as :func:`labkit.memory.measure` writes them.
+        run: the scheme, and this rank's place in it.
+        expected: the weights that training in one process leads to.
+    """
     trainer = spread(run, build(model, spec))
     share = spec["global_batch"] // run.parallel.dp
     *warm_up, last = (
@@ -288,7 +317,7 @@ def measure(model: Model, spec: dict[str, Any], run: Run, expected: list[Tensor]
 
 
 def reports(rank: int, model: Model, spec: dict[str, Any]) -> list[dict]:
-    """What this rank measured: every scheme on the first 2, 3, … ranks."""
+    """Train every scheme on each number of ranks and report what this rank measured."""
     expected = reference_weights(model, spec)
     every = runs(rank, spec["ranks"], spec["schemes"], spec["group"])
     return [measure(model, spec, run, expected) for run in every]

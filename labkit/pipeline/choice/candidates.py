@@ -35,7 +35,7 @@ class Candidate:
         name, settings: what it was built from, see :func:`.fitted.fitted`.
         max_in_flight: most activations a device may hold; None where nothing was capped.
         task: the schedule, its messages, and the stages' profile, or that of their chunks.
-        activation_bytes, parameter_bytes: at their peak, of each device.
+        activation_bytes, parameter_bytes: what each device holds of them at its peak.
     """
 
     name: str
@@ -47,27 +47,28 @@ class Candidate:
 
     @property
     def schedule(self) -> Schedule:
+        """The schedule of the task."""
         return self.task.schedule
 
     @property
     def num_chunks(self) -> int:
-        """Into how many chunks each stage of the measured pipeline is cut."""
+        """How many chunks each stage of the measured pipeline is cut into."""
         return self.schedule.num_stages // self.schedule.num_devices
 
     @property
     def peak_bytes(self) -> float:
-        """Of the device that holds most."""
+        """How many bytes the device holds that holds most."""
         return float((self.activation_bytes + self.parameter_bytes).max())
 
     @cached_property
     def fastest_s(self) -> float:
-        """Makespan with every instruction at its fastest clock."""
+        """The makespan with every instruction at its fastest clock."""
         fastest = self.planner.choices.fastest_s()
         return float(longest_to(self.schedule.graph, fastest, self.task.lag_s).max())
 
     @cached_property
     def planner(self) -> OptimalPlanner:
-        """Bounds and plans for any deadline."""
+        """The planner that finds bounds and plans for any deadline."""
         return OptimalPlanner(self.task)
 
     @property
@@ -82,7 +83,7 @@ class Candidate:
 
     @property
     def title(self) -> str:
-        """What it is called in a sentence."""
+        """What the candidate is called in a sentence."""
         parts = [self.name]
         for key, value in self.settings.items():
             parts.append("made for even durations" if key == "durations_s" else f"{key} {value}")
@@ -95,18 +96,21 @@ class Candidate:
 
 @description(eq=False)
 class Grid:
-    """Which schedules, options and caps there are to choose from, for one profile.
+    """Says which schedules, options and caps there are to choose from, for one profile.
 
     Attributes:
+        profile: what the stages cost at each clock.
+        num_microbatches: in an iteration.
+        network: what messages take; None where they take no time.
         schedules: names; None for every synchronous one that can be built at this size.
         num_chunks: stages a device, for the schedules that cut them into chunks.
-        activation_bytes: of one microbatch on a stage, kept from its forward to the end of its
-            backward, one number or one per stage. The default of 1 makes a memory limit a number
-            of microbatches.
-        parameter_bytes: of a stage whatever the schedule: parameters, gradients, optimizer
+        activation_bytes: what one microbatch on a stage keeps from its forward to the end of its
+            backward, one number or one per stage. The default of 1 makes a memory limit a number of
+            microbatches.
+        parameter_bytes: what a stage keeps whatever the schedule: parameters, gradients, optimizer
             state. A device that holds two stages, or several versions, pays for each.
-        num_caps: how many in-flight caps to try besides none. A cap is a number of bytes, the
-            same for every device, that each fills with as many microbatches as fit.
+        num_caps: how many in-flight caps to try besides none. A cap is a number of bytes, the same
+            for every device, that each fills with as many microbatches as fit.
         weight_fraction: share of a backward pass that its weight half takes, see
             :meth:`EnergyProfile.for_schedule`.
     """
@@ -130,11 +134,11 @@ class Grid:
             raise BadValue(f"no schedules to choose from; there are: {', '.join(FAMILIES)}")
 
     def _of_stages(self, name: str) -> np.ndarray:
-        """``activation_bytes`` or ``parameter_bytes`` of each of the profile's stages."""
+        """Give each of the profile's stages its ``activation_bytes`` or ``parameter_bytes``."""
         return spread(name, getattr(self, name), self.profile.num_stages, "stages")
 
     def peak_bytes(self, schedule: Schedule) -> tuple[np.ndarray, np.ndarray]:
-        """Of each device: most activation bytes at once, and parameter bytes.
+        """Find each device's most activation bytes at once, and its parameter bytes.
 
         Where devices hold chunks of the profile's stages, each carries an equal part of its
         device's stage (as :meth:`EnergyProfile.for_schedule` shares its work).
@@ -149,7 +153,7 @@ class Grid:
         return schedule.peak_held(activation), parameter @ places * versions
 
     def ladder(self, plain: Schedule) -> list[tuple[int, ...]]:
-        """Caps worth trying on a schedule, tightest first: each device's share of more memory.
+        """List caps worth trying on a schedule, tightest first: each device's share of more memory.
 
         None lies above what the schedule holds of itself, nor above three times the stages.
         """
@@ -166,10 +170,11 @@ class Grid:
         return list(dict.fromkeys(tuple(row) for row in np.clip(caps, 1, most).tolist()))
 
     def candidates(self) -> tuple[list[Candidate], dict[str, str]]:
-        """Every different schedule, under the first name that gave it; why a name gave none.
+        """List every different schedule, under the first name that gave it, and why a name gave
+        none.
 
-        The list depends on the activation bytes but on no limit, so that a tighter limit only
-        ever takes candidates away.
+        The list depends on the activation bytes but on no limit, so that a tighter limit only ever
+        takes candidates away.
 
         Raises:
             UsageError: a schedule that was asked for by name cannot be built at this size.
@@ -188,14 +193,16 @@ class Grid:
         return list(different.values()), left_out
 
     def _names(self) -> list[str]:
-        """1F1B first: schedules that turn out to be the same bear the plainer name."""
+        """List the schedules' names, 1F1B first: schedules that turn out to be the same bear the
+        plainer name.
+        """
         if self.schedules is not None:
             return list(dict.fromkeys(self.schedules))
         known = [name for name, family in FAMILIES.items() if not family.asynchronous]
         return sorted(known, key=lambda name: name != "1f1b")
 
     def _settings(self, name: str) -> list[dict[str, Any]]:
-        """The options of a schedule worth trying."""
+        """List the options of a schedule worth trying."""
         known = FAMILIES[name].options
         options: list[dict[str, Any]] = []
         if "num_chunks" in known:
@@ -210,7 +217,7 @@ class Grid:
         return options
 
     def _capped(self, name: str, settings: Mapping[str, Any]) -> Iterator[Candidate]:
-        """A schedule as it is, and under every cap that it can keep."""
+        """Build a schedule as it is, and under every cap that it can keep."""
         sizes = (name, self.profile.num_stages, self.num_microbatches)
         share = self.weight_fraction
         whole = resolved(self.profile, name, self.num_microbatches, settings, share)
@@ -240,13 +247,17 @@ def _key(schedule: Schedule) -> tuple[Any, ...]:
 
 
 def quick_bound_j(candidate: Candidate, deadline_s: float) -> float:
-    """A lower bound on a candidate's energy that needs no solver.
+    """Bound a candidate's energy from below without a solver.
 
     Every device is looked at alone: its work must fit between the earliest moment its first
     instruction can start and the latest its last can end, clocks mixed along the lower hull as in
     the linear relaxation, of which this is a relaxation. The makespan T is one for all, so the
     bound is the least over T of ``G P_b T + sum_d net_d(T)``: convex and piecewise linear, hence
-    least at a breakpoint. Time: that of two longest paths and one sort a device.
+    least at a breakpoint. It takes the time of two longest paths and one sort a device.
+
+    Args:
+        candidate: what is bounded.
+        deadline_s: latest end of the iteration.
     """
     schedule = candidate.schedule
     choices = candidate.planner.choices
@@ -270,7 +281,7 @@ def quick_bound_j(candidate: Candidate, deadline_s: float) -> float:
 
 
 def _mixed(choices: Options, works: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Least net energy of a device's works against the time they take together: (time, net)."""
+    """Trade a device's least net energy against the time its works take together: (time, net)."""
     kinds, counts = np.unique(works, return_counts=True)
     parts = [choices.segments[work] for work in kinds]
     length = np.concatenate([n * part[0] for n, part in zip(counts, parts, strict=True)])

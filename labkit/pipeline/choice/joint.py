@@ -42,7 +42,9 @@ class OutOfReach(UsageError):
 
 @dataclass(eq=False, kw_only=True)
 class State:
-    """How far a search came with one candidate: what is known of its energy, and why it lost."""
+    """Remembers how far a search came with one candidate: what is known of its energy, and why it
+    lost.
+    """
 
     candidate: Candidate
     bound_j: float = np.nan
@@ -80,7 +82,7 @@ class JointChoice:
         return self.best.energy_j / self.bound_j - 1
 
     def frame(self) -> pd.DataFrame:
-        """One row per candidate, the best first, then by what is known: energy, bound, fit, speed.
+        """Table the candidates, the best first, then by what is known: energy, bound, fit, speed.
 
         Columns: schedule, num_chunks, max_in_flight (most over the devices, missing for no cap),
         peak_activation_bytes and parameter_bytes (of the device with most of each), fits,
@@ -96,6 +98,7 @@ class JointChoice:
         return table.iloc[order].reset_index(drop=True)
 
     def _row(self, state: State) -> dict[str, Any]:
+        """Describe a candidate by the columns of :meth:`frame`."""
         candidate = state.candidate
         plan = state.plan
         return {
@@ -123,27 +126,32 @@ def choose(
     deadline_s: Positive | None = None,
     **described: Any,
 ) -> JointChoice:
-    """The schedule, in-flight cap and clocks of least energy within the limits.
+    """Choose the schedule, in-flight cap and clocks of least energy within the limits.
 
     Args:
+        profile: what the stages cost at each clock.
+        num_microbatches: in an iteration.
         memory_limit_bytes: what a device has for activations and parameters; None for no limit.
-        deadline_s: latest end of the iteration; None for the makespan of 1F1B at the highest
-            clock.
+        deadline_s: latest end of the iteration; None for the makespan of 1F1B at the highest clock.
         **described: what to choose from, see :class:`Search`.
 
     Raises:
-        OutOfReach: no candidate fits, or none that fits meets the deadline; the message names
-            the least memory, or the earliest deadline, that would do.
+        OutOfReach: no candidate fits, or none that fits meets the deadline; the message names the
+            least memory, or the earliest deadline, that would do.
     """
     search = Search(profile, num_microbatches, **described)
     return search.choose(memory_limit_bytes=memory_limit_bytes, deadline_s=deadline_s)
 
 
 class Search:
-    """The candidates for a profile, what is known of each, and the search among them.
+    """Holds the candidates for a profile and what is known of each, and searches among them.
 
-    ``tolerance``: stop when no candidate can need less than this share below the best plan; 0
-    leaves none unexamined. ``described``: the fields of :class:`.candidates.Grid`.
+    Args:
+        profile: what the stages cost at each clock.
+        num_microbatches: in an iteration.
+        tolerance: stop when no candidate can need less than this share below the best plan; 0
+            leaves none unexamined.
+        **described: the other fields of :class:`.candidates.Grid`.
     """
 
     @checked
@@ -173,7 +181,12 @@ class Search:
         deadline_s: Positive | None = None,
         known: JointChoice | None = None,
     ) -> JointChoice:
-        """As :func:`choose`; ``known``: a choice made under limits no looser than these."""
+        """Choose among the candidates as :func:`choose` does.
+
+        Args:
+            memory_limit_bytes, deadline_s: the limits.
+            known: a choice made under limits no looser than these.
+        """
         deadline = self.reference.makespan_s if deadline_s is None else float(deadline_s)
         states = tuple(State(candidate=each) for each in self.candidates)
         self._drop_impossible(states, memory_limit_bytes, deadline)
@@ -203,16 +216,22 @@ class Search:
         memory_limits_bytes: Sequence[Positive | None] = (None,),
         deadlines_s: Sequence[Positive | None] = (None,),
     ) -> pd.DataFrame:
-        """What memory and time are worth: the least energy for every pair of limits.
+        """Find what memory and time are worth: the least energy for every pair of limits.
 
         A plan found under tighter limits is a plan under looser ones too, so energy never rises
         with either.
 
+        Args:
+            memory_limits_bytes: what a device has for activations and parameters; None for no
+                limit.
+            deadlines_s: latest ends of the iteration; None for the makespan of 1F1B at the highest
+                clock.
+
         Returns:
             Columns memory_limit_bytes (infinite for None), deadline_s, schedule, num_chunks,
             max_in_flight, peak_activation_bytes, makespan_s, energy_j, bound_j, saving_fraction,
-            problem (why nothing could be chosen; empty where something was); by deadline, then
-            by limit.
+            problem (why nothing could be chosen; empty where something was); by deadline, then by
+            limit.
         """
         import pandas as pd
 
@@ -242,7 +261,7 @@ class Search:
         return table.astype({"max_in_flight": "Int64", "num_chunks": "Int64"})
 
     def assumptions(self, chosen: Candidate | None = None) -> tuple[str, ...]:
-        """What every choice rests on and, if given, this one: a sentence each."""
+        """Say in sentences what every choice rests on and, if given, this one."""
         power_w = self.reference.profile.blocking_power_w
         cost = "no time and no energy" if self.grid.network is None else "time but no energy"
         texts = [
@@ -268,6 +287,9 @@ class Search:
     def _drop_impossible(
         self, states: tuple[State, ...], limit: float | None, deadline_s: float
     ) -> None:
+        """Drop candidates that break a limit at any clocks, and refuse limits that all of them
+        break.
+        """
         for state in states:
             candidate = state.candidate
             if not _fits(candidate, limit):
@@ -292,7 +314,9 @@ class Search:
     def _branch_and_bound(
         self, states: tuple[State, ...], deadline_s: float, best: tuple[Plan, Candidate] | None
     ) -> tuple[Plan, Candidate]:
-        """Best first: a quick bound is sharpened, a sharp one tried, until none promises more."""
+        """Work on the most promising first: sharpen a quick bound, try a sharp one, until none
+        promises more.
+        """
         heap: list[tuple[float, int, bool]] = []
         for i, state in enumerate(states):
             if not state.dropped:
@@ -315,6 +339,7 @@ class Search:
         return best
 
     def _planned(self, i: int, deadline_s: float) -> Plan:
+        """Choose a candidate's clocks."""
         candidate = self.candidates[i]
         choice = candidate.planner.choose([deadline_s])[0]
         return Plan(
@@ -329,4 +354,5 @@ class Search:
 
 
 def _fits(candidate: Candidate, limit: float | None) -> bool:
+    """Tell whether a candidate keeps within the memory there is."""
     return limit is None or candidate.peak_bytes <= limit * (1 + MEMORY_TOLERANCE)

@@ -71,6 +71,7 @@ def schedules() -> Report:
 
 
 def _what_it_does(row: Mapping[str, Any]) -> str:
+    """Sum a schedule up in words: what it does, needs and takes."""
     options = [part.split("=")[0] for part in row["options"].split(", ") if "=" in part]
     parts = [row["summary"], f"needs {row['constraint']}" if row["constraint"] else ""]
     parts += [f"takes {', '.join(options)}" if options else ""]
@@ -93,7 +94,7 @@ def simulate(
         int | None, option("Devices in the pipeline.", "--stages", "-s", panel="Schedule")
     ] = None,
     jitter: Annotated[float, option("Spread of durations: 0.05 for 5 %.", panel="Work")] = 0.0,
-    seed: Annotated[int, option("Of the jitter.", panel="Work")] = 0,
+    seed: Annotated[int, option("Seed of the jitter.", panel="Work")] = 0,
     trace: Trace = None,
     save_order: Annotated[
         Path | None, option("Write the order in torch's CSV format.", panel="Output")
@@ -143,7 +144,7 @@ def simulate(
 
 
 def _unmeasured(order: Order, stages: int | None, costs: Costs) -> tuple[Schedule, float | None]:
-    """The schedule of a name or a file, and its bubble ratio in closed form.
+    """Find the schedule of a name or a file, and its bubble ratio in closed form.
 
     List schedulers make their orders for these costs.
     """
@@ -285,9 +286,9 @@ def compare(
 def _all_plans(
     measured: Measured, fitted: Iterator[Any], methods: Iterable[str], network: Network | None
 ) -> tuple[dict[str, Plan], dict[str, float], dict[str, str]]:
-    """Every planner on every schedule but the first, which is the baseline's.
+    """Plan with every planner on every schedule but the first, which is the baseline's.
 
-    Returns the plans, the CPU seconds each took, and why others could not be made.
+    It returns the plans, the CPU seconds each took, and why others could not be made.
     """
     from labkit.pipeline.planning.plans import TIMED_METHODS
 
@@ -359,7 +360,7 @@ def choose(measured: Measured, limits: Limits, links: Links, *, trace: Trace = N
 
 
 def _choice(choice: JointChoice, source: NamedProfile, trace: Path | None) -> Report:
-    """The best plan, and what became of every other candidate."""
+    """Report the best plan, and what became of every other candidate."""
     best = choice.best
     chosen = choice.chosen
     base = choice.reference

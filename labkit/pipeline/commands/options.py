@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 def _of(
     metavar: str, read: Callable[[str, str], list[Any]], shape: Callable[[list[Any]], Any] = single
 ) -> Callable[[str, str], Any]:
-    """Options by name and help whose text holds values: one for all stages, or one per stage."""
+    """Make options by name and help that hold values: one for all stages, or one per stage."""
     return lambda name, help: option(
         help, name, metavar=metavar, parser=lambda text: shape(read(name, text))
     )
@@ -52,7 +52,7 @@ _several_counts = _of("N,…", whole_numbers, list)
 
 
 def names(help: str, panel: str) -> Any:
-    """An option whose text holds names."""
+    """Make an option whose text holds names."""
     return option(help, panel=panel, metavar="A,B,…", parser=words)
 
 
@@ -71,7 +71,7 @@ _PROFILE = option(
 
 @dataclass(frozen=True, kw_only=True)
 class Size:
-    """How many microbatches there are, and how a schedule may use its devices."""
+    """Says how many microbatches there are, and how a schedule may use its devices."""
 
     PANEL: ClassVar[str] = "Schedule"
     microbatches: Annotated[int | None, _MICROBATCHES] = None
@@ -103,10 +103,11 @@ class Order(Size):
 
     @property
     def settings(self) -> dict[str, Any]:
+        """The schedule's options that were given, with those that ``--set`` says."""
         return super().settings | assignments("--set", self.set)
 
     def read(self, stages: int | None = None) -> Schedule | None:
-        """The schedule of the order file, which decides all options; None where one is named."""
+        """Read the order file, which decides all options; it is None where a schedule is named."""
         if bool(self.schedule) == bool(self.order):
             raise UsageError(
                 "name a schedule (`labkit pipeline schedules` lists them) or --order FILE"
@@ -121,19 +122,19 @@ class Order(Size):
 
 @dataclass(frozen=True, kw_only=True)
 class Links:
-    """What carries messages."""
+    """Says what carries messages."""
 
     PANEL: ClassVar[str] = "Network"
     latency_s: Annotated[Any, _numbers("--latency", "Seconds of a message at least.")] = None
-    bandwidth_bytes_per_s: Annotated[Any, _sizes("--bandwidth", "Of a link: 25GB.")] = None
-    message_bytes: Annotated[Any, _sizes("--message-bytes", "To the next stage: 1MB.")] = None
+    bandwidth_bytes_per_s: Annotated[Any, _sizes("--bandwidth", "Bytes a second: 25GB.")] = None
+    message_bytes: Annotated[Any, _sizes("--message-bytes", "What a stage sends on: 1MB.")] = None
     overlap: Annotated[
         bool, option("Whether a device computes while it sends.", "--overlap/--no-overlap")
     ] = True
 
     @property
     def network(self) -> Network | None:
-        """The network; None where nothing of it was said."""
+        """The network that the options describe; None where nothing of it was said."""
         given = without_missing(vars(self))
         if given.keys() == {"overlap"}:
             if not self.overlap:
@@ -148,7 +149,7 @@ class Links:
 
 @dataclass(frozen=True, kw_only=True)
 class Measured:
-    """The measurements that clocks are chosen from, and when the iteration must end."""
+    """Says which measurements clocks are chosen from, and when the iteration must end."""
 
     PANEL: ClassVar[str] = "Clocks"
     profile: Annotated[str, _PROFILE]
@@ -158,11 +159,11 @@ class Measured:
     smooth: Annotated[bool, option("Plan on the profile without its noise.", "--smooth")] = False
     weight_fraction: Annotated[float, option("A weight half's share of a split backward.")] = 0.5
     deadlines_s: Annotated[Any, _several("--deadline", "Latest end of the iteration (s).")] = None
-    slowdowns: Annotated[Any, _several("--slowdown", "The same: 0.05 for 5 % later.")] = None
+    slowdowns: Annotated[Any, _several("--slowdown", "Or how much later: 0.05 for 5 %.")] = None
 
     @cached_property
     def source(self) -> NamedProfile:
-        """The profile, without its noise where that is asked for."""
+        """The profile that is named, without its noise where that is asked for."""
         from labkit.pipeline.profiles.published import open_profile
 
         with as_options({"blocking_power_w": "--blocking-power"}):
@@ -170,12 +171,18 @@ class Measured:
         return source._replace(profile=source.profile.smoothed()) if self.smooth else source
 
     def fitted(self, name: str, size: Size, **settings: Any) -> tuple[Schedule, EnergyProfile]:
-        """A named schedule over the profile's stages, and the profile as it runs them."""
+        """Build a named schedule over the profile's stages, and the profile as it runs them.
+
+        Args:
+            name: the schedule's.
+            size: how many microbatches there are.
+            settings: the schedule's options.
+        """
         settings["weight_fraction"] = self.weight_fraction
         return pipeline.fitted(self.source.profile, name, size.count, **settings)
 
     def deadlines(self, fastest_s: float) -> list[float | None]:
-        """The latest ends of the iteration in seconds; ``[None]`` for the default."""
+        """List the latest ends of the iteration in seconds; ``[None]`` stands for the default."""
         if self.deadlines_s and self.slowdowns:
             raise UsageError("give --deadline or --slowdown, not both: one follows from the other")
         if self.slowdowns:
@@ -183,7 +190,11 @@ class Measured:
         return self.deadlines_s or [None]
 
     def deadline_s(self, fastest_s: float) -> float | None:
-        """The only deadline that was given; raises UsageError where there are more."""
+        """The only deadline that was given.
+
+        Raises:
+            UsageError: several were given.
+        """
         deadline_s, *more = self.deadlines(fastest_s)
         if more:
             raise UsageError("only one deadline here; `labkit pipeline choose` takes several")
@@ -192,27 +203,31 @@ class Measured:
 
 @dataclass(frozen=True, kw_only=True)
 class Work:
-    """What a stage's work takes and holds: one number, or one per stage such as 1,1.2,1."""
+    """Says what a stage's work takes and holds: one number, or one per stage such as 1,1.2,1."""
 
     PANEL: ClassVar[str] = "Work"
     forward_s: Annotated[Any, _numbers("--forward", "Seconds of a forward: 1 or 1,1.2,1.")] = "1"
-    backward_s: Annotated[Any, _numbers("--backward", "Of a backward's input half.")] = "1"
-    weight_s: Annotated[Any, _numbers("--weight", "Of its weight half.")] = "1"
-    activation_bytes: Annotated[Any, _sizes("--activation-bytes", "Held by a forward: 1GB.")] = "1"
+    backward_s: Annotated[Any, _numbers("--backward", "Seconds of a backward's input half.")] = "1"
+    weight_s: Annotated[Any, _numbers("--weight", "Seconds of its weight half.")] = "1"
+    activation_bytes: Annotated[Any, _sizes("--activation-bytes", "What a forward keeps: 1GB.")] = (
+        "1"
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
 class Limits:
-    """What a joint choice is made from, and what a device has room for."""
+    """Says what a joint choice is made from, and what a device has room for."""
 
     PANEL: ClassVar[str] = "Schedule"
     num_microbatches: Annotated[int, _MICROBATCHES]
     schedules: Annotated[Any, names("Default: every synchronous one.", "Schedule")] = None
     num_chunks: Annotated[Any, _several_counts("--chunks", "Chunks of a device, to try.")] = "2"
     activation_bytes: Annotated[
-        Any, _sizes("--activation-bytes", "Of a microbatch on a stage.")
+        Any, _sizes("--activation-bytes", "What a forward keeps on a stage.")
     ] = "1"
-    parameter_bytes: Annotated[Any, _sizes("--parameter-bytes", "Of a stage, optimizer too.")] = "0"
+    parameter_bytes: Annotated[
+        Any, _sizes("--parameter-bytes", "What a stage keeps: weights, states.")
+    ] = "0"
     memory_limits_bytes: Annotated[
         Any, _several_sizes("--memory-limit", "What a device has, such as 24GiB; each in turn.")
     ] = None

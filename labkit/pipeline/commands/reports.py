@@ -21,7 +21,14 @@ MOST_TIMELINES = 8  # plans drawn on one page of `compare`
 
 
 def measured(source: NamedProfile, command: str, data: Mapping[str, Any], **more: Any) -> Report:
-    """A report that says where its profile comes from."""
+    """Make a report that says where its profile comes from.
+
+    Args:
+        source: the profile.
+        command: the command's name, for JSON.
+        data: what else the JSON says.
+        more: further parts of the report.
+    """
     return Report(
         lead=f"profile {source.origin}, {source.profile.blocking_power_w:g} W while waiting",
         banner=standin_banner({source.origin: source.standin_reason}),
@@ -31,14 +38,19 @@ def measured(source: NamedProfile, command: str, data: Mapping[str, Any], **more
 
 
 def sizes(schedule: Schedule) -> str:
-    """A schedule's sizes in words."""
+    """Say in words how large a schedule is."""
     chunks = schedule.num_stages != schedule.num_devices
     stages = f"{schedule.num_stages} stages, " if chunks else ""
     return f"{schedule.num_devices} devices, {stages}{schedule.num_microbatches} microbatches"
 
 
 def device_sheet(devices: pd.DataFrame, counts: bool) -> Sheet:
-    """Seconds of each device by cause; causes that no device knows are left out."""
+    """Make a sheet of each device's seconds by cause; causes that no device knows are left out.
+
+    Args:
+        devices: a row each.
+        counts: activations are counted, not in bytes, so that their column would say nothing new.
+    """
     causes = [name for name in devices.columns if name.endswith("_s") and name != "makespan_s"]
     shown = [name for name in causes if name == "busy_s" or (devices[name] > 0).any()]
     columns = {name: name.removesuffix("_s").replace("_", "-") for name in ["device", *shown]}
@@ -52,6 +64,7 @@ def device_sheet(devices: pd.DataFrame, counts: bool) -> Sheet:
 
 
 def simulation_figures(line: Timeline) -> list[Figure]:
+    """Draw a timeline, where its time goes, and the memory it holds."""
     messages = None if line.network is None else line.messages_frame()
     return [
         ("Timeline", "", pipeline.figure_timeline(line.frame(), messages=messages)),
@@ -63,7 +76,13 @@ def simulation_figures(line: Timeline) -> list[Figure]:
 def plan_facts(
     chosen: Plan, fastest: Plan, against: str, of_all_j: float | None = None
 ) -> list[tuple[str, Any, str]]:
-    """What a plan comes to, compared with another; ``of_all_j``: the bound of all candidates."""
+    """Sum up a plan beside another.
+
+    Args:
+        chosen, fastest: the plan, and the one it is compared with.
+        against: what the other is called.
+        of_all_j: a bound on all candidates; by default the bound is on the plan's own schedule.
+    """
     later = chosen.makespan_s / fastest.makespan_s - 1
     shift = f"{percent(abs(later))} {'later' if later > 0 else 'earlier'}"
     shift = "as fast" if abs(later) < 5e-5 else shift
@@ -83,7 +102,7 @@ def plan_facts(
 
 
 def stage_sheet(chosen: Plan, fastest: Plan) -> Sheet:
-    """One row for each kind of work of a stage: its clocks, its energy, what that saves."""
+    """Make a row for each kind of work of a stage: its clocks, its energy, what that saves."""
     table = chosen.stages_frame()
     before = fastest.stages_frame()
     clocks = [list(counts) for counts in table["instructions_by_clock_mhz"]]
@@ -97,7 +116,14 @@ def stage_sheet(chosen: Plan, fastest: Plan) -> Sheet:
 def plan_figures(
     chosen: Plan, fastest: Plan, against: str, front: pd.DataFrame | None = None
 ) -> list[Figure]:
-    """The frontier where there is one; the plan's timeline by clock, and the fastest one's."""
+    """Draw the frontier where there is one, then the plan's timeline by clock and the fastest
+    one's.
+
+    Args:
+        chosen, fastest: the plan, and the one it is compared with.
+        against: what the other is called.
+        front: the frontier's table.
+    """
     drawn = timelines({"Clocks of the plan": chosen, against.capitalize(): fastest})
     if front is None:
         return drawn
@@ -106,7 +132,7 @@ def plan_figures(
 
 
 def timelines(plans: Mapping[str, Plan]) -> list[Figure]:
-    """Plans by clock on one scale of time and one of colour."""
+    """Draw plans by clock on one scale of time and one of colour."""
     span_s = max(each.makespan_s for each in plans.values())
     clocks = [mhz for each in plans.values() for mhz in each.profile.clock_mhz]
     style: dict[str, Any] = {"colour": "clock", "span_s": span_s}
@@ -116,7 +142,7 @@ def timelines(plans: Mapping[str, Plan]) -> list[Figure]:
 
 
 def verdicts(table: pd.DataFrame) -> Any:
-    """Why candidates were not chosen, in a word or two: the numbers stand in the same row."""
+    """Say why candidates were not chosen, in a word or two: the numbers stand in the same row."""
     import numpy as np
 
     reasons = {

@@ -27,13 +27,14 @@ def figure_frontier(
     lines: Mapping[str, pd.DataFrame] | None = None,
     title: str = "",
 ) -> go.Figure:
-    """Energy of an iteration against its duration.
+    """Draw energy of an iteration against its duration.
 
     Args:
         front: :func:`labkit.pipeline.frontier`'s table: its plans as a line, its bound dotted.
         plans: single plans to mark: :func:`labkit.pipeline.compare`'s table, or any other with
             columns plan, makespan_s, energy_j.
         lines: other frontiers by name: columns makespan_s, energy_j.
+        title: of the figure.
     """
     data = [*_frontiers(lines or {}), *_plans_and_bound(front)]
     axis = {}
@@ -47,7 +48,7 @@ def figure_frontier(
 
 
 def _frontiers(lines: Mapping[str, pd.DataFrame]) -> Iterator[Part]:
-    """Other frontiers, a line each."""
+    """Draw other frontiers, a line each."""
     colours = (PALETTE["paper"], PALETTE["baseline"], *CYCLE[4:])
     for (name, table), colour in zip(lines.items(), colours, strict=False):
         line = {"color": colour, "width": 2}
@@ -55,7 +56,7 @@ def _frontiers(lines: Mapping[str, pd.DataFrame]) -> Iterator[Part]:
 
 
 def _plans_and_bound(front: pd.DataFrame) -> Iterator[Part]:
-    """A frontier's plans, each marked on its line, and the bound below them, dotted."""
+    """Draw a frontier's plans, each marked on its line, and the bound below them, dotted."""
     solid = {"color": PALETTE["ours"], "width": 2}
     marks = {"mode": "lines+markers", "marker": {"size": 5}}
     yield _line(front["makespan_s"], front["energy_j"], "optimal plans", solid) | marks
@@ -64,11 +65,12 @@ def _plans_and_bound(front: pd.DataFrame) -> Iterator[Part]:
 
 
 def _line(x: Any, y: Any, name: str, line: Part) -> Part:
+    """Draw a line that the legend names."""
     return {"type": "scatter", "x": x, "y": y, "mode": "lines", "name": name, "line": line}
 
 
 def _marks(plans: pd.DataFrame) -> Part:
-    """Single plans, each with its name."""
+    """Mark single plans, each with its name."""
     return {
         "type": "scatter",
         "x": plans["makespan_s"],
@@ -84,11 +86,12 @@ def _marks(plans: pd.DataFrame) -> Part:
 
 @checked
 def figure_plans(table: pd.DataFrame, *, title: str = "") -> go.Figure:
-    """Energy against iteration time, a mark for each plan, a colour for each schedule.
+    """Draw energy against iteration time, a mark for each plan, a colour for each schedule.
 
     Args:
-        table: columns schedule, method, makespan_s, energy_j and, for a dash at the least energy
-            of any plan as late as this one, bound_j.
+        table: columns schedule, method, makespan_s, energy_j and, for a dash at the least energy of
+            any plan as late as this one, bound_j.
+        title: of the figure.
     """
     import plotly.express as px
 
@@ -107,13 +110,13 @@ def figure_plans(table: pd.DataFrame, *, title: str = "") -> go.Figure:
 
 @checked
 def figure_tradeoff(table: pd.DataFrame) -> go.Figure:
-    """Least energy against the memory of a device, a line for each deadline.
+    """Draw least energy against the memory of a device, a line for each deadline.
 
-    With one memory limit the deadlines are on the axis instead. Every mark says which schedule
-    it took.
+    With one memory limit the deadlines are on the axis instead. Every mark says which schedule it
+    took.
 
     Args:
-        table: :func:`.joint.tradeoff`'s; limits that nothing fits stay empty.
+        table: :meth:`Search.tradeoff`'s; limits that nothing fits stay empty.
     """
     import plotly.express as px
 

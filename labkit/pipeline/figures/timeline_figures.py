@@ -47,15 +47,16 @@ def figure_timeline(
     colour_range: tuple[float, float] | None = None,
     messages: pd.DataFrame | None = None,
 ) -> go.Figure:
-    """A Gantt chart, one row a device; idle time grey.
+    """Draw a Gantt chart, one row a device; idle time is grey.
 
-    Full backwards and input halves are tall, forwards slim, weight halves slimmest (all equal
-    where there are too many to tell, and kinds have colours). Later chunks of a device are
-    lighter; so are the microbatches that enter a bidirectional pipeline at its other end.
+    Full backwards and input halves are tall, forwards slim, weight halves slimmest (all equal where
+    there are too many to tell, and kinds have colours). Later chunks of a device are lighter; so
+    are the microbatches that enter a bidirectional pipeline at its other end.
 
     Args:
         table: ``Timeline.frame()`` or ``Plan.frame()``.
         colour: by kind of work, by clock (needs a plan's table), or by slack.
+        title: of the figure.
         span_s: where the time axis ends (default: at the makespan), to compare timelines.
         colour_range: ends of the colour scale in the column's unit, to compare plans.
         messages: ``Timeline.messages_frame()``: a line from each sender to its receiver.
@@ -101,7 +102,7 @@ def figure_timeline(
 
 
 def _idle_bars(devices: list[int], end_s: float) -> Part:
-    """The grey that instructions are drawn on; last in the legend."""
+    """Draw the grey that instructions are drawn on; the legend names it last."""
     return {
         "type": "bar",
         "orientation": "h",
@@ -116,6 +117,7 @@ def _idle_bars(devices: list[int], end_s: float) -> Part:
 
 
 def _kind_fills(kinds: pd.Series[str], lane: np.ndarray) -> np.ndarray:
+    """Colour each row by its kind of work, paler by its lane."""
     shades = {kind: _shades_of(kind, 1 + lane.max(initial=0)) for kind in set(kinds)}
     return np.array([shades[kind][number] for kind, number in zip(kinds, lane, strict=True)])
 
@@ -123,10 +125,11 @@ def _kind_fills(kinds: pd.Series[str], lane: np.ndarray) -> np.ndarray:
 def _scale_fills(
     table: pd.DataFrame, colour: Colour, span: tuple[float, float] | None
 ) -> tuple[np.ndarray, list[Part], Part]:
-    """Each row's colour, grey where NaN; the empty trace of the colour bar, and the bar's layout.
+    """Colour each row by a scale, grey where NaN; return colours, an empty trace and the layout of
+    the colour bar.
 
     Numbers with a colour scale would do as well, but Plotly's bars take each number for a colour
-    when they choose between black and white labels: a warning a bar, and labels that do not show.
+    when they choose between black and white labels: they warn at each bar, and labels do not show.
     """
     column, name = _SCALES[colour]
     values = table[column]
@@ -143,6 +146,7 @@ def _scale_fills(
 
 
 def _bars(part: pd.DataFrame, kind: str, height: float, edge_px: float, *, legend: bool) -> Part:
+    """Draw the instructions of one kind as bars."""
     several = bool((part["stage"] != part["device"]).any())
     shown = {"microbatch": "", "slack_s": "<br>slack %{{customdata[{}]:.3g}} s"}
     if several:
@@ -185,7 +189,7 @@ def _bars(part: pd.DataFrame, kind: str, height: float, edge_px: float, *, legen
 
 
 def _lane_legend(names: list[str]) -> list[Part]:
-    """What paler colours mean; nothing where there is one lane."""
+    """Explain what paler colours mean; where there is one lane nothing needs to be."""
     shades = _shades_of("forward", len(names))
     empty = {"type": "bar", "x": [None], "y": [None], "hoverinfo": "skip"}
     paler = zip(names[1:], shades[1:], strict=True)
@@ -193,7 +197,7 @@ def _lane_legend(names: list[str]) -> list[Part]:
 
 
 def _message_lines(messages: pd.DataFrame) -> Part:
-    """From the sender's row, at its edge, to the receiver's."""
+    """Draw a line from the sender's row, at its edge, to the receiver's."""
     source = messages["source"].to_numpy()
     device = messages["device"].to_numpy()
     toward = np.sign(device - source)
@@ -212,7 +216,7 @@ def _message_lines(messages: pd.DataFrame) -> Part:
 
 
 def _find_lanes(table: pd.DataFrame) -> tuple[np.ndarray, list[str]]:
-    """Each row's lane, and what lanes are called: the passes that microbatches make.
+    """Find each row's lane, and what lanes are called: the passes that microbatches make.
 
     A lane is a chunk (the device's first, second... stage) of the microbatches that enter the
     pipeline at the same device. A pipeline of one stage a device has one lane.
@@ -239,14 +243,14 @@ def _find_lanes(table: pd.DataFrame) -> tuple[np.ndarray, list[str]]:
 
 
 def _shades_of(kind: str, count: int) -> list[str]:
-    """The colours of a kind's lanes, the first one's being the palette's own."""
+    """List the colours of a kind's lanes; the first one's is the palette's own."""
     paler = [_PALEST * k / max(count - 1, 2) for k in range(count)]
     return [_mixed(PALETTE[kind], "#FFFFFF", part) for part in paler]
 
 
 @cache
 def _scale() -> np.ndarray:
-    """The colours of the sequential scale in 256 steps."""
+    """List the colours of the sequential scale in 256 steps."""
     stops = [stop for stop, _ in SEQUENTIAL]
     table = []
     for level in np.linspace(0, 1, 256).tolist():
@@ -257,14 +261,16 @@ def _scale() -> np.ndarray:
 
 
 def _mixed(colour: str, other: str, amount: float) -> str:
-    """``colour`` with a share of ``other``, both written #RRGGBB."""
+    """Mix ``colour`` with a share of ``other``, both written #RRGGBB."""
     a, b = (np.array([int(c[i : i + 2], 16) for i in (1, 3, 5)]) for c in (colour, other))
     return "#" + "".join(f"{round(value):02X}" for value in (a + amount * (b - a)).tolist())
 
 
 @checked
 def figure_memory(table: pd.DataFrame) -> go.Figure:
-    """What every device holds over time (``Timeline.memory_frame()``); its peak at the right."""
+    """Draw what every device holds over time (``Timeline.memory_frame()``); its peak is at the
+    right.
+    """
     held = table.columns[2]
     devices = table["device"].nunique()
     row = 0.9 / devices
@@ -291,7 +297,9 @@ def figure_memory(table: pd.DataFrame) -> go.Figure:
 
 @checked
 def figure_idle(table: pd.DataFrame) -> go.Figure:
-    """Where each device's time goes: work and waiting by cause, from ``Timeline.idle_frame()``."""
+    """Draw where each device's time goes: work and waiting by cause, from
+    ``Timeline.idle_frame()``.
+    """
     whole_s = table["makespan_s"]
     names = [f"device {name}" for name in table["device"]]
     fig = go.Figure().update_layout(barmode="stack", bargap=0.25)

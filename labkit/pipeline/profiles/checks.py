@@ -32,6 +32,7 @@ REVERSAL_TOLERANCE = 0.2
 
 
 def _fail(path: Path | None, problem: str, **where: object) -> Exception:
+    """Make the error for a file's row, or for a table that comes from no file."""
     if path is not None:
         return BadFile(path, problem, **where)  # type: ignore[arg-type]
     details = [f"{key} {value!r}" for key, value in where.items() if value not in (None, "")]
@@ -39,7 +40,11 @@ def _fail(path: Path | None, problem: str, **where: object) -> Exception:
 
 
 def validated(table: pd.DataFrame, path: Path | None) -> pd.DataFrame:
-    """The table under our column names, numbers checked, kinds as numbers.
+    """Check the numbers of a table and return it under our column names, kinds as numbers.
+
+    Args:
+        table: the measurements, with the CSV's columns.
+        path: the file they come from; None where they come from none.
 
     Raises:
         BadFile: the table is no profile; with the line and the column (``UsageError`` where it
@@ -76,12 +81,15 @@ def validated(table: pd.DataFrame, path: Path | None) -> pd.DataFrame:
 
 
 def _as_ours(numbers: pd.DataFrame, kinds: pd.Series[str]) -> pd.DataFrame:
+    """Rename columns to ours, and number the kinds."""
     table = numbers.assign(instruction=kinds.map({kind: i for i, kind in enumerate(KINDS)}))
     return table.astype({"stage": int}).rename(columns=COLUMNS)
 
 
 def _rules(numbers: pd.DataFrame, kinds: pd.Series[str]) -> Iterator[tuple[str, Any, str, str]]:
-    """Column, which of its rows are good, what is wrong with the others, what would be right."""
+    """Yield for each rule its column, which rows are good, what is wrong with the others, and what
+    would be right.
+    """
     stage, clock_mhz, time_s = (numbers[name] for name in ("stage", "frequency", "time"))
     yield "instruction", kinds.isin(KINDS), "unknown instruction", " or ".join(KINDS)
     yield "stage", (stage >= 0) & (stage % 1 == 0), "stage out of range", "an integer >= 0"
@@ -104,7 +112,9 @@ def _rules(numbers: pd.DataFrame, kinds: pd.Series[str]) -> Iterator[tuple[str, 
 
 
 def reversal_excess(table: pd.DataFrame) -> np.ndarray:
-    """For each row, how much longer the slowest higher clock of its work takes: 0 for no longer."""
+    """For each row, say how much longer the slowest higher clock of its work takes: 0 for no
+    longer.
+    """
     falling = table.sort_values("clock_mhz", ascending=False, kind="stable")
     slowest_s = falling.groupby(["stage", "kind"])["time_s"].cummax()
     return (slowest_s / table["time_s"] - 1).to_numpy()
@@ -113,7 +123,9 @@ def reversal_excess(table: pd.DataFrame) -> np.ndarray:
 def kept_rows(
     stage: np.ndarray, kind: np.ndarray, time_s: np.ndarray, net_j: np.ndarray
 ) -> np.ndarray:
-    """Which rows no other of the same work dominates in (time, energy); one of equals is kept."""
+    """Mark the rows that no other of the same work dominates in (time, energy); one of equals is
+    kept.
+    """
     work = stage * len(KINDS) + kind
     order = np.lexsort((net_j, time_s, work))
     # Ranks of energies, each work's below those of the works before it: so one running minimum

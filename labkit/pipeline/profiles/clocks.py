@@ -23,9 +23,11 @@ DEADLINE_TOLERANCE = 1e-9
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Task:
-    """What a planner is asked for: a clock for every instruction, by a deadline.
+    """Says what a planner is asked for: a clock for every instruction, by a deadline.
 
     Attributes:
+        schedule: what runs.
+        profile: what each stage costs at each clock.
         deadline_s: latest end of the iteration; None for none.
         lag_s: waits for messages, see :func:`.graph.longest_to`; None for none.
 
@@ -61,14 +63,14 @@ class Task:
         return self.profile.blocking_power_w * self.schedule.num_devices
 
     def cost(self, row: np.ndarray) -> tuple[float, float]:
-        """Makespan (s) and energy (J) of an iteration at the chosen rows."""
+        """Find the makespan (s) and energy (J) of an iteration at the chosen rows."""
         duration_s = self.profile.time_s[row]
         net_j = self.profile.net_energy_j[row]
         makespan_s = float(longest_to(self.schedule.graph, duration_s, self.lag_s).max())
         return makespan_s, float(net_j.sum()) + self.waiting_w * makespan_s
 
     def in_time(self, makespan_s: float) -> bool:
-        """Whether the deadline is kept, floating-point noise aside."""
+        """Tell whether the deadline is kept, floating-point noise aside."""
         return self.deadline_s is None or makespan_s <= self.deadline_s * (1 + DEADLINE_TOLERANCE)
 
 
@@ -80,20 +82,24 @@ class Choice(NamedTuple):
 
 
 def max_clock_rows(profile: EnergyProfile) -> np.ndarray:
-    """Table (kind, stage) -> profile row of the highest clock; -1 where none was measured."""
+    """For each (kind, stage), find the profile's row of the highest clock; -1 where none was
+    measured.
+    """
     work = profile.kind * profile.num_stages + profile.stage
     return table_of(profile, np.unique(work, return_index=True)[1])
 
 
 def valley_rows(profile: EnergyProfile) -> np.ndarray:
-    """Table (kind, stage) -> profile row of the stage's energy-valley clock; -1 where none."""
+    """For each (kind, stage), find the row of the stage's energy-valley clock; -1 where there is
+    none.
+    """
     valley_mhz = [profile.valley_clock_mhz(stage) for stage in range(profile.num_stages)]
     rows = np.flatnonzero(profile.clock_mhz == np.array(valley_mhz)[profile.stage])
     return table_of(profile, rows)
 
 
 def table_of(profile: EnergyProfile, rows: np.ndarray) -> np.ndarray:
-    """Table (kind, stage) -> whichever of the profile's rows it is; -1 where none."""
+    """Arrange rows of the profile by (kind, stage); -1 stands where none of them belongs."""
     table = np.full((len(KINDS), profile.num_stages), -1)
     table[profile.kind[rows], profile.stage[rows]] = rows
     return table

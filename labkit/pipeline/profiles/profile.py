@@ -75,6 +75,10 @@ class EnergyProfile:
         Instructions are ``forward`` and ``backward``, or the backward pass's halves ``input`` and
         ``weight``. Lines that start with ``#`` may precede the header.
 
+        Args:
+            path: the file.
+            blocking_power_w: what a GPU draws while it waits for another stage.
+
         Raises:
             BadFile: the file is missing or not such a table; names the line and the column.
         """
@@ -96,12 +100,15 @@ class EnergyProfile:
     @classmethod
     @checked
     def from_frame(cls, table: pd.DataFrame, *, blocking_power_w: NonNegative) -> EnergyProfile:
-        """The same from a table with the CSV's columns, or those of :meth:`frame`."""
+        """Read a table with the CSV's columns, or those of :meth:`frame`, as :meth:`from_csv` reads
+        a file.
+        """
         names = {ours: theirs for theirs, ours in COLUMNS.items()}
         return cls._checked(table.rename(columns=names), blocking_power_w, None)
 
     @classmethod
     def _checked(cls, table: pd.DataFrame, power_w: float, path: Path | None) -> EnergyProfile:
+        """Make a profile of a table that :func:`.checks.validated` finds right."""
         table = validated(table, path)
         columns = {name: table[name].to_numpy() for name in ("stage", "kind", *NUMBERS)}
         every = np.ones(len(table), dtype=bool)
@@ -110,6 +117,7 @@ class EnergyProfile:
 
     @property
     def num_stages(self) -> int:
+        """How many stages were measured."""
         return int(self.stage.max()) + 1
 
     @property
@@ -127,18 +135,25 @@ class EnergyProfile:
         return sorted(set(zip(self.kind.tolist(), self.stage.tolist(), strict=True)))
 
     def rows(self, stage: int, kind: Kind, *, kept_only: bool = False) -> np.ndarray:
-        """Row numbers of one stage's kind of work, highest clock first."""
+        """List the numbers of one stage's rows of a kind of work, highest clock first.
+
+        Args:
+            stage: the stage's number.
+            kind: an index into ``KINDS``.
+            kept_only: leave dominated rows out.
+        """
         match = (self.stage == stage) & (self.kind == KINDS.index(kind))
         return np.flatnonzero(match & self.kept if kept_only else match)
 
     @checked
     def stage_table(self, stage: Whole) -> pd.DataFrame:
-        """One microbatch on a stage, forward and backward, by clock, the highest first.
+        """Table one microbatch on a stage, forward and backward, by clock, the highest first.
 
         Where only the halves of the backward pass were measured, it is their sum.
 
         Returns:
-            clock_mhz, time_s, energy_j, above_waiting_j (what a waiting GPU would not have drawn).
+            Columns clock_mhz, time_s, energy_j and above_waiting_j (what a waiting GPU would not
+            have drawn).
 
         Raises:
             UsageError: they were measured at no common clock.
@@ -153,7 +168,7 @@ class EnergyProfile:
         return table
 
     def _whole_stage(self, stage: int) -> np.ndarray:
-        """Rows of a forward and a backward pass at their common clocks: (2 or 3, clocks)."""
+        """Find the rows of a forward and a backward at their common clocks: (2 or 3, clocks)."""
         if stage >= self.num_stages:
             raise BadValue(f"no stage {stage}; there are 0 to {self.num_stages - 1}")
         halves = not len(self.rows(stage, "backward"))
@@ -164,7 +179,9 @@ class EnergyProfile:
         return rows
 
     def rows_together(self, works: Sequence[tuple[int, int]]) -> np.ndarray:
-        """Rows of works (stage, kind) at the clocks all have, the highest first: (work, clock)."""
+        """Find the rows of works (stage, kind) at the clocks all have, the highest first: (work,
+        clock).
+        """
         parts = [self.rows(stage, KINDS[kind]) for stage, kind in works]
         common = list(set.intersection(*(set(self.clock_mhz[rows].tolist()) for rows in parts)))
         return np.array([rows[np.isin(self.clock_mhz[rows], common)] for rows in parts])
@@ -178,12 +195,12 @@ class EnergyProfile:
     def restage(
         self, stages: Sequence[int], *, scale: Sequence[Positive] | None = None
     ) -> EnergyProfile:
-        """A pipeline of other depth or balance made of these measurements.
+        """Make a pipeline of other depth or balance of these measurements.
 
         Args:
             stages: for each new stage, the measured stage it copies.
-            scale: for each new stage, how much work it does compared with the one it copies;
-                time and energy both grow by that factor at every clock.
+            scale: for each new stage, how much work it does compared with the one it copies; time
+                and energy both grow by that factor at every clock.
 
         Raises:
             UsageError: an unknown stage, or lengths that differ.
@@ -200,13 +217,13 @@ class EnergyProfile:
 
     @checked
     def scaled(self, *, factor: Positive) -> EnergyProfile:
-        """The same pipeline with ``factor`` times the work on its last stage."""
+        """Make the same pipeline with ``factor`` times the work on its last stage."""
         scale = [1.0] * (self.num_stages - 1)
         return self.restage(range(self.num_stages), scale=[*scale, factor])
 
     @checked
     def with_dominance(self, dominance: Dominance) -> EnergyProfile:
-        """The same measurements under the other rule for which rows are dropped."""
+        """Keep the measurements and drop rows by the other rule."""
         energy = self.net_energy_j if dominance == "net" else self.energy_j
         kept = kept_rows(self.stage, self.kind, self.time_s, energy)
         return replace(self, kept=kept, dominance=dominance)
@@ -218,9 +235,9 @@ class EnergyProfile:
         factor: np.ndarray | float = 1.0,
         **columns: np.ndarray,
     ) -> EnergyProfile:
-        """Some of these rows, time and energy scaled by ``factor``, and other columns.
+        """Take some of these rows, time and energy scaled by ``factor``, and other columns.
 
-        ``assumed``: what was assumed to make it.
+        ``assumed`` says what was assumed to make it.
         """
         columns = {name: getattr(self, name)[row] for name in ("stage", "kind", *NUMBERS)} | columns
         columns |= {name: columns[name] * factor for name in ("time_s", "energy_j")}
@@ -232,10 +249,10 @@ class EnergyProfile:
         return profile.with_dominance(self.dominance)
 
     def smoothed(self) -> EnergyProfile:
-        """The same clocks, times and energies without the noise of measuring.
+        """Take the noise of measuring out of times and energies; the clocks stay.
 
-        For each stage and kind two least-squares fits of relative error, under no other assumption
-        than a shape:
+        For each stage and kind two least-squares fits of relative error are made, under no other
+        assumption than a shape:
 
         - time falls with the clock, ever more slowly (decreasing and convex): true of work that
           takes a + b / f, and of a power cap, above which a higher clock changes nothing;
@@ -269,9 +286,9 @@ class EnergyProfile:
 
     @checked
     def split_backward(self, weight_fraction: Inner = 0.5) -> EnergyProfile:
-        """With input and weight halves, assumed to be a fixed share of the full backward.
+        """Add input and weight halves, assumed to be a fixed share of the full backward.
 
-        Full backward rows stay; halves that were measured stay as they are. ``weight_fraction``:
+        Full backward rows stay; halves that were measured stay as they are. ``weight_fraction`` is
         the weight half's share of both time and energy, at every clock.
         """
         measured = set(self.works())
@@ -298,7 +315,7 @@ class EnergyProfile:
         )
 
     def _with_whole_backward(self) -> EnergyProfile:
-        """With a full backward for each stage that has only its halves: their sum, at one clock."""
+        """Add a full backward for each stage that has only its halves: their sum, at one clock."""
         measured = set(self.works())
         stages = [s for s in range(self.num_stages) if (BACKWARD, s) not in measured]
         _, first, second = np.concatenate([self._whole_stage(s) for s in stages], axis=1)
@@ -311,7 +328,7 @@ class EnergyProfile:
         )
 
     def _cut(self, devices: list[int]) -> EnergyProfile:
-        """The profile of chunks that lie on these devices, each device's work shared equally."""
+        """Cut the stages into chunks that lie on these devices; each device's work is shared."""
         counts = np.bincount(devices, minlength=self.num_stages)
         cut = self.restage(devices, scale=(1 / counts[devices]).tolist())
         held = sorted(set(counts.tolist()))
@@ -323,11 +340,15 @@ class EnergyProfile:
 
     @checked
     def for_schedule(self, schedule: Schedule, weight_fraction: Inner = 0.5) -> EnergyProfile:
-        """Whatever ``schedule`` runs, derived from what was measured.
+        """Derive whatever ``schedule`` runs from what was measured.
 
         Stages are cut where each device holds several, the backward pass is split or joined where
         the schedule runs what was not measured; ``assumptions`` says what was assumed. A profile
         that already fits is returned as it is.
+
+        Args:
+            schedule: what is to run.
+            weight_fraction: share of a backward pass that its weight half takes.
 
         Raises:
             UsageError: the schedule has another depth, or a stage is spread over devices.
@@ -343,7 +364,7 @@ class EnergyProfile:
         return profile
 
     def _devices(self, schedule: Schedule) -> list[int]:
-        """The one device that holds each stage of a schedule of chunks."""
+        """Find the one device that holds each stage of a schedule of chunks."""
         if schedule.num_devices != self.num_stages:
             raise UsageError(
                 f"the schedule runs {schedule.num_stages} stages on {schedule.num_devices} "
@@ -368,7 +389,7 @@ class EnergyProfile:
         )
 
     def frame(self) -> pd.DataFrame:
-        """One row per measurement: stage, kind, clock_mhz, time_s, energy_j, kept."""
+        """Table the measurements, one row each: stage, kind, clock_mhz, time_s, energy_j, kept."""
         import pandas as pd
 
         columns = {name: getattr(self, name) for name in ("stage", "kind", *NUMBERS, "kept")}
@@ -376,10 +397,10 @@ class EnergyProfile:
 
 
 def _convex_fit(x: np.ndarray, y: np.ndarray, *, rising: bool = False) -> np.ndarray:
-    """Convex function of ``x`` nearest to ``y`` in relative least squares, at ``x``.
+    """Fit the convex function of ``x`` nearest to ``y`` in relative least squares, at ``x``.
 
-    A convex function through sorted points is a constant, a slope, and a hinge at each inner
-    point with a weight >= 0; ``rising`` keeps the slope >= 0 as well.
+    A convex function through sorted points is a constant, a slope, and a hinge at each inner point
+    with a weight >= 0; ``rising`` keeps the slope >= 0 as well.
     """
     from scipy.optimize import nnls
 

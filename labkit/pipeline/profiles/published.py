@@ -36,7 +36,7 @@ class NamedProfile(NamedTuple):
 
 
 def short_names() -> dict[str, tuple[str, float]]:
-    """Published profiles: short name -> dataset file and blocking power (W)."""
+    """List published profiles by their short names: the data set's file, and blocking power (W)."""
     from labkit.datasets.registry import load_registry
 
     names = {}
@@ -49,7 +49,7 @@ def short_names() -> dict[str, tuple[str, float]]:
 
 
 def open_profile(text: str, blocking_power_w: float | None = None) -> NamedProfile:
-    """The profile that ``text`` names.
+    """Open the profile that ``text`` names.
 
     Args:
         text: a CSV file, a short name such as ``a100/bloom``, or a data set's file.
@@ -74,7 +74,7 @@ def open_profile(text: str, blocking_power_w: float | None = None) -> NamedProfi
 
 
 def _data_file(text: str) -> tuple[Path, str, float | None]:
-    """A data set's file: where it is, why it is a stand-in, and its blocking power."""
+    """Find a data set's file: where it is, why it is a stand-in, and its blocking power."""
     from labkit import datasets
     from labkit.datasets.registry import load_registry
 

@@ -13,11 +13,11 @@ from labkit.pipeline.scheduling.forms import Form, Listed, Merge, Sizes, Steps
 
 
 class Bubble(NamedTuple):
-    """Seconds that each device idles in one iteration, if all stages are alike.
+    """How many seconds each device idles in one iteration, if all stages are alike.
 
-    In words, with when it holds, and as functions of the sizes and F, B, W: the seconds of a
-    forward, an input half and a weight half of one chunk. Of list schedulers it holds for orders
-    made as if F = B = W.
+    The first field says it in words, with when it holds; the others are functions of the sizes and
+    F, B, W: the seconds of a forward, an input half and a weight half of one chunk. It holds for
+    list schedulers' orders if they were made as if F = B = W.
     """
 
     words: str
@@ -49,7 +49,7 @@ class Family:
     weight_versions: Callable[[Sizes], np.ndarray] | None = None
 
     def chunks(self, settings: Mapping[str, Any]) -> int:
-        """Stages that stand on each device; a bidirectional stage stands on two."""
+        """How many stages stand on each device; a bidirectional stage stands on two."""
         if isinstance(self.form, Merge):
             return int(settings.get("num_chunks", 1))
         return 1 if self.form.bidirectional else 2 * int(settings.get("num_waves", 1))
@@ -96,6 +96,7 @@ _HANAYO = Bubble(
 
 
 def _chimera_holds(sizes: Sizes, forward_s: float, input_s: float, weight_s: float) -> bool:
+    """Tell when Chimera's bubble has a closed form."""
     more = sizes.num_microbatches - sizes.num_devices
     longest = input_s + weight_s
     return more >= 0 and more % 2 == 0 and forward_s <= (longest / 2 if more else longest)
@@ -134,6 +135,7 @@ _DUALPIPE_V = (
 
 
 def _dapple_warm_up(sizes: Sizes) -> np.ndarray:
+    """How many forwards each device runs before its first backward, by DAPPLE's policy A or B."""
     return sizes.ahead if sizes.settings["warmup"] == "a" else 2 * sizes.ahead - 1
 
 
@@ -298,7 +300,7 @@ FAMILIES: dict[str, Family] = {
 
 
 def family_of(name: str) -> Family:
-    """What a name stands for."""
+    """Look up what a name stands for."""
     if name not in FAMILIES:
         raise not_among("schedule", name, FAMILIES)
     return FAMILIES[name]

@@ -24,7 +24,7 @@ Orders = tuple[tuple[int, ...], np.ndarray]  # length per device; kind, stage, m
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sizes:
-    """How large a pipeline is, and what else was asked of its schedule."""
+    """Says how large a pipeline is, and what else was asked of its schedule."""
 
     num_devices: int
     num_microbatches: int
@@ -33,26 +33,29 @@ class Sizes:
 
     @property
     def ahead(self) -> np.ndarray:
-        """For each device, how many there are from it to the last, itself included."""
+        """How many devices there are from each one to the last, itself included."""
         return self.num_devices - np.arange(self.num_devices)
 
     @property
     def num_stages(self) -> int:
+        """How many stages there are: the chunks of all devices."""
         return self.num_devices * self.num_chunks
 
     @property
     def num_units(self) -> int:
-        """Forwards of one device: its chunks times the microbatches."""
+        """How many forwards one device runs: its chunks times the microbatches."""
         return self.num_chunks * self.num_microbatches
 
     @property
     def num_rounds(self) -> int:
-        """Rounds of at least one microbatch a device, in each of which all chunks have a turn."""
+        """How many rounds of at least one microbatch a device there are; all chunks have a turn in
+        each.
+        """
         return max(1, self.num_microbatches // self.num_devices)
 
     @property
     def per_round(self) -> int:
-        """Microbatches that pass one chunk before the device turns to the next."""
+        """How many microbatches pass one chunk before the device turns to the next."""
         return self.num_microbatches // self.num_rounds
 
 
@@ -61,14 +64,14 @@ Count = Callable[[Sizes], "np.ndarray | int"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Merge:
-    """Each device merges its own forwards, backwards and weight halves.
+    """Lets each device merge its own forwards, backwards and weight halves.
 
-    Chunk by chunk, ``Sizes.per_round`` microbatches at a time; backwards from the last chunk on.
-    Stage k lives on device k mod S.
+    It goes chunk by chunk, ``Sizes.per_round`` microbatches at a time; backwards go from the last
+    chunk on. Stage k lives on device k mod S.
 
     Attributes:
-        warm_up: forwards before each device's first backward; afterwards one forward follows
-            each backward, so this is how many are in flight.
+        warm_up: forwards before each device's first backward; afterwards one forward follows each
+            backward, so this is how many are in flight.
         weight_lag: None for whole backwards; else how many input halves more than weight halves
             each device has run while there are forwards to run.
         breadth_first: all microbatches pass a chunk before the next one has its turn, and their
@@ -86,7 +89,9 @@ class Merge:
         return (sizes.num_chunks - 1) * sizes.per_round + 1
 
     def orders(self, sizes: Sizes, limit: np.ndarray | None) -> Orders:
-        """Each device's order, ``limit`` its memory. Time: linear in the number of instructions."""
+        """Make each device's order within ``limit``, its memory, in time linear in the
+        instructions.
+        """
         shape = (sizes.num_devices, 1)
         cap = np.broadcast_to(self.warm_up(sizes), sizes.num_devices)
         if limit is not None:
@@ -118,12 +123,12 @@ class Merge:
 
 
 def _falling(cap: np.ndarray, least: int, most: int) -> np.ndarray:
-    """Caps cut to the number of forwards and to what earlier devices send.
+    """Cut caps to the number of forwards and to what earlier devices send.
 
-    A device holds one activation less than the one before it. Holding as many, it would wait
-    before each backward for a forward that the device before can only send after its own next
-    backward: every step a round trip, every cap beyond it a deadlock. Only where all microbatches
-    are in flight there is nothing to wait for.
+    A device holds one activation less than the one before it. Holding as many, it would wait before
+    each backward for a forward that the device before can only send after its own next backward:
+    every step a round trip, every cap beyond it a deadlock. Only where all microbatches are in
+    flight there is nothing to wait for.
     """
     kept: list[int] = []
     for wanted in cap.tolist():
@@ -134,16 +139,16 @@ def _falling(cap: np.ndarray, least: int, most: int) -> np.ndarray:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Listed:
-    """A list scheduler runs the microbatches through, on all devices at once.
+    """Lets a list scheduler run the microbatches through, on all devices at once.
 
     Attributes:
-        bidirectional: half of the microbatches pass the devices first to last, half last to
-            first, on two copies of every stage; otherwise the stages go to and fro over the
-            devices in waves.
+        bidirectional: half of the microbatches pass the devices first to last, half last to first,
+            on two copies of every stage; otherwise the stages go to and fro over the devices in
+            waves.
         split_backward: whether weight gradients run on their own.
         room: most activations a device may hold.
-        tapering: which to prefer where both are as short: that stage k of K holds no more than
-            K - k microbatches, or as many as the device has room for.
+        tapering: which to prefer where both are as short: that stage k of K holds no more than K -
+            k microbatches, or as many as the device has room for.
     """
 
     split_backward: bool
@@ -152,13 +157,13 @@ class Listed:
     bidirectional: bool = False
 
     def least(self, sizes: Sizes) -> int:
-        """One activation for each lane of a device."""
+        """The fewest activations a device must have room for: one for each of its lanes."""
         return 2 if self.bidirectional else sizes.num_chunks
 
     def orders(self, sizes: Sizes, limit: np.ndarray | None) -> Orders:
-        """The order of each device: the shortest that any of a few rules gives.
+        """Make each device's order: the shortest that any of a few rules gives.
 
-        Each is tried with the stages' durations, and as if all were alike.
+        Each rule is tried with the stages' durations, and as if all were alike.
         """
         room = np.full(sizes.num_devices, self.room(sizes))
         if limit is not None:
@@ -176,7 +181,7 @@ class Listed:
     def _shortest(
         self, sizes: Sizes, room: np.ndarray, duration_s: list[list[float]]
     ) -> tuple[float, list[list[Row]]]:
-        """The first of the shortest orders that the rules give, and its makespan."""
+        """Find the first of the shortest orders that the rules give, and its makespan."""
         best: tuple[float, list[list[Row]]] | None = None
         both = (True, False)
         for tapering, first, back in product((self.tapering, not self.tapering), both, both):
@@ -192,6 +197,7 @@ class Listed:
         return best
 
     def _lanes(self, sizes: Sizes, room: list[int], tapering: bool) -> list[Lane]:
+        """List the lanes of all devices, and the room that each may fill."""
         size = sizes.num_devices
         stages = sizes.num_stages
         count = sizes.num_microbatches
@@ -228,7 +234,9 @@ class Listed:
 def _floor_s(
     lanes: Sequence[Lane], num_devices: int, duration_s: Sequence[Sequence[float]]
 ) -> float:
-    """No order ends sooner: a device's work cannot begin before the first forward gets there."""
+    """Bound the makespan from below: a device's work cannot begin before the first forward gets
+    there.
+    """
     way_s = np.cumsum([0.0, *duration_s[FORWARD]])
     first_s = [np.inf] * num_devices
     work_s = [0.0] * num_devices
@@ -241,7 +249,13 @@ def _floor_s(
 
 
 def durations_by_kind(durations_s: Sequence[Any], num_stages: int) -> list[list[float]]:
-    """Seconds of each kind of instruction on each stage, of a forward and a backward's halves."""
+    """List seconds of each kind of instruction on each stage, of a forward and a backward's halves.
+
+    Args:
+        durations_s: seconds of a forward, an input half and a weight half, one number each or one
+            per stage.
+        num_stages: how many stages there are.
+    """
     if len(durations_s) != 3 or not all(np.shape(x) in ((), (num_stages,)) for x in durations_s):
         raise BadValue(
             "durations_s must be seconds of a forward, an input half and a weight half, one number "
@@ -253,12 +267,20 @@ def durations_by_kind(durations_s: Sequence[Any], num_stages: int) -> list[list[
 
 
 def _as_arrays(orders: Sequence[Sequence[Row]]) -> Orders:
+    """Put the orders of all devices in arrays."""
     flat = [row for order in orders for row in order]
     return tuple(map(len, orders)), np.array(flat, dtype=int).T
 
 
 def scheduled(name: str, sizes: Sizes, orders: Orders, **more: Any) -> Schedule:
-    """The schedule of these orders; ``more``: its other attributes."""
+    """Make the schedule of these orders.
+
+    Args:
+        name: what it is called.
+        sizes: how large it is.
+        orders: what each device runs.
+        more: its other attributes.
+    """
     lengths, (kind, stage, microbatch) = orders
     return Schedule(
         name=name,
@@ -278,16 +300,16 @@ _TOKENS = {"F": FORWARD, "B": BACKWARD, "I": INPUT, "W": WEIGHT}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Steps:
-    """Each device works through a table of steps, on two chunks: stage d and stage 2S - 1 - d.
+    """Lets each device work through a table of steps, on two chunks: stage d and stage 2S - 1 - d.
 
     Attributes:
         table: steps in turn, each a pattern and how often device d runs it. ``F0`` is the next
-            forward of chunk 0, ``B`` a backward, ``I`` an input half, ``W`` the oldest weight
-            half still to do, of either chunk.
+            forward of chunk 0, ``B`` a backward, ``I`` an input half, ``W`` the oldest weight half
+            still to do, of either chunk.
         least: the activations that a device must have room for, and holds at most.
         bidirectional: unfolded. Half of the devices run the table of half as many devices and
-            microbatches; the others run it mirrored. Chunk 0 is then the nearer half of the way
-            of one direction's microbatches, chunk 1 the farther half of the other's.
+            microbatches; the others run it mirrored. Chunk 0 is then the nearer half of the way of
+            one direction's microbatches, chunk 1 the farther half of the other's.
     """
 
     table: tuple[Step, ...]
@@ -295,7 +317,7 @@ class Steps:
     bidirectional: bool = False
 
     def orders(self, sizes: Sizes, limit: np.ndarray | None) -> Orders:
-        """The order of each device; ``limit`` is no less than ``least`` and changes nothing."""
+        """Make each device's order; ``limit`` is no less than ``least`` and changes nothing."""
         half = 0
         folded = sizes
         if self.bidirectional:
@@ -309,7 +331,7 @@ class Steps:
         return tuple(len(row[0]) for row in rows), np.concatenate(rows, axis=1)
 
     def _device(self, sizes: Sizes, device: int) -> tuple[np.ndarray, ...]:
-        """Kind, stage, microbatch and chunk of each instruction of one device."""
+        """List kind, stage, microbatch and chunk of each instruction of one device."""
         tokens: list[str] = []
         for pattern, times in self.table:
             tokens += pattern.split() * max(0, times(sizes, device))

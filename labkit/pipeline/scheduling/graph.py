@@ -20,7 +20,7 @@ class DeadlockError(LabkitError):
 
 @dataclass(frozen=True, eq=False)
 class Graph:
-    """A schedule's dependencies, instructions numbered device by device, in running order.
+    """A schedule's dependencies; instructions are numbered device by device, in running order.
 
     Every instruction waits for at most two others: the one before it on its device, and the one
     whose output it consumes. n, the number of instructions, stands for "none".
@@ -44,7 +44,9 @@ class Graph:
         return self.topological.tolist(), self.before.tolist(), self.needs.tolist()
 
     def edges(self, lag_s: Lag | None = None) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Who is waited for, who waits, the lag between; n waits for those none else waits for."""
+        """List who is waited for, who waits, and the lag between; n waits for those none else waits
+        for.
+        """
         n = len(self)
         own = np.arange(len(self))
         before_lag, needs_lag = (np.zeros(n), np.zeros(n)) if lag_s is None else lag_s
@@ -61,10 +63,14 @@ class Graph:
 
 
 def longest_to(graph: Graph, duration_s: np.ndarray, lag_s: Lag | None = None) -> np.ndarray:
-    """Earliest end of each instruction, shape (n,): the longest path to it, itself included.
+    """Find the earliest end of each instruction, shape (n,): the longest path to it, itself
+    included.
 
-    ``lag_s``: extra wait after the instruction ``before`` and after the one it ``needs``
-    (communication), each of shape (n,); None for none.
+    Args:
+        graph: who waits for whom.
+        duration_s: of each instruction.
+        lag_s: extra wait after the instruction ``before`` and after the one it ``needs``
+            (communication), each of shape (n,); None for none.
     """
     end = [0.0] * (len(graph) + 1)
     topological, before, needs = graph.lists
@@ -85,7 +91,11 @@ def longest_to(graph: Graph, duration_s: np.ndarray, lag_s: Lag | None = None) -
 
 
 def longest_from(graph: Graph, duration_s: np.ndarray, lag_s: Lag | None = None) -> np.ndarray:
-    """Longest path that starts with each instruction, itself included; see :func:`longest_to`."""
+    """Find the longest path that starts with each instruction, itself included.
+
+    Args:
+        graph, duration_s, lag_s: as :func:`longest_to` takes them.
+    """
     tail = [0.0] * (len(graph) + 1)
     topological, before, needs = graph.lists
     took = duration_s.tolist()
@@ -113,10 +123,15 @@ def longest_from(graph: Graph, duration_s: np.ndarray, lag_s: Lag | None = None)
 
 
 def critical_path(graph: Graph, end_s: np.ndarray, lag_s: Lag | None = None) -> np.ndarray:
-    """Instructions, first to last, that the makespan is made of, given when each ends.
+    """List the instructions, first to last, that the makespan is made of, given when each ends.
 
     Each starts when the one before it has ended and its message, if any, has arrived; where both
     end its wait, the path goes along the device.
+
+    Args:
+        graph: who waits for whom.
+        end_s: when each instruction ends.
+        lag_s: as :func:`longest_to` takes it.
     """
     n = len(graph)
     path = []
@@ -137,10 +152,11 @@ def critical_path(graph: Graph, end_s: np.ndarray, lag_s: Lag | None = None) -> 
 def build_graph(
     lengths: Sequence[int], needs: np.ndarray, describe: Callable[[int], object]
 ) -> Graph:
-    """Dependencies of instructions in a row per device. Time: linear in their number.
+    """Find the dependencies of instructions in a row per device, in time linear in their number.
 
     Args:
         lengths: number of instructions of each device.
+        needs: the instruction whose output each one consumes; n for none.
         describe: what to call instruction i in an error.
 
     Raises:
@@ -159,7 +175,7 @@ def build_graph(
 def _topological(start: list[int], needs: list[int]) -> tuple[list[int], list[int]]:
     """Let every device run until it must wait; a device resumes when what it waits for is done.
 
-    Returns the order and, for each device, the first instruction that could not run.
+    It returns the order and, for each device, the first instruction that could not run.
     """
     head = start[:-1].copy()
     done = [False] * len(needs) + [True]

@@ -17,11 +17,13 @@ Row = tuple[int, int, int]  # kind, stage, microbatch
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lane:
-    """The microbatches that pass one stage on one device, in the order in which they do.
+    """Describes the microbatches that pass one stage on one device, in the order in which they do.
 
     Attributes:
-        before, after: the lanes, by number, that the same microbatches come from and go on to;
-            None at the pipeline's ends.
+        device, stage: where they pass.
+        microbatches: their numbers, in order.
+        before, after: the lanes, by number, that the same microbatches come from and go on to; None
+            at the pipeline's ends.
         cap: most of its microbatches that may be in flight.
         room: most activations that this lane and those of earlier stages on its device may hold.
         onwards: the lanes, by number, whose room its activations take: its own and those of later
@@ -47,18 +49,20 @@ def list_order(
     farthest_back: bool,
     split_backward: bool,
 ) -> tuple[float, list[list[Row]]]:
-    """The makespan and each device's instructions, if it always runs the most urgent that is ready.
+    """Let every device always run the most urgent that is ready; return the makespan and each
+    order.
 
-    Among forwards the latest stage comes first, the furthest on its way. A forward waits while
-    its lane or device holds all it may; an activation is held until its backward, or its weight
-    half, has ended.
+    Among forwards the latest stage comes first, the furthest on its way. A forward waits while its
+    lane or device holds all it may; an activation is held until its backward, or its weight half,
+    has ended. It takes a heap operation or two for each instruction.
 
     Args:
+        lanes: what passes where.
+        num_devices: how many devices there are.
         duration_s: seconds of each kind of instruction on each stage.
         forwards_first: whether forwards come before backwards; weight halves come last.
         farthest_back: among backwards, whether the earliest stage comes first, or the latest.
-
-    Time: a heap operation or two for each instruction.
+        split_backward: whether weight halves run on their own.
     """
     run = _Run(lanes, (INPUT, WEIGHT) if split_backward else (BACKWARD,))
     urgency = _by_urgency(lanes, num_devices, run.kinds, forwards_first, farthest_back)
@@ -86,7 +90,7 @@ def list_order(
 
 
 class _Run:
-    """How far every lane has come.
+    """Remembers how far every lane has come.
 
     Attributes:
         kinds: the kinds of instruction: forwards, what makes the input's gradient, and weight
@@ -107,7 +111,7 @@ class _Run:
         self.taken = [0] * len(lanes)
 
     def most_urgent(self, urgency: list[tuple[int, int]], now_s: float) -> tuple[int, int] | None:
-        """The first (kind, lane) whose next instruction may start now."""
+        """Find the first (kind, lane) whose next instruction may start now."""
         for kind, number in urgency:
             at = self.done[kind][number]
             arrived = self.ready_s[kind][number]
@@ -119,7 +123,7 @@ class _Run:
         return None
 
     def start(self, kind: int, number: int, end_s: float) -> list[int]:
-        """Count the lane's next instruction; returns the lanes that its end makes ready."""
+        """Count the lane's next instruction, and return the lanes that its end makes ready."""
         lane = self.lanes[number]
         self.done[kind][number] += 1
         if change := (kind == FORWARD) - (kind == self.kinds[-1]):
@@ -131,13 +135,14 @@ class _Run:
         return [target for _, target in released]
 
     def _has_room(self, number: int) -> bool:
+        """Tell whether a lane may take one more activation."""
         lane = self.lanes[number]
         last = self.kinds[-1]
         held = self.done[FORWARD][number] - self.done[last][number]
         return held < lane.cap and all(self.taken[x] < self.lanes[x].room for x in lane.onwards)
 
     def _releases(self, lane: Lane, kind: int, number: int) -> list[tuple[int, int]]:
-        """The (kind, lane) pairs that need what the instruction makes."""
+        """List the (kind, lane) pairs that need what the instruction makes."""
         gradient = self.kinds[1]
         if kind == FORWARD:
             return [(gradient, number) if lane.after is None else (FORWARD, lane.after)]
@@ -157,7 +162,7 @@ def _by_urgency(
     forwards_first: bool,
     farthest_back: bool,
 ) -> list[list[tuple[int, int]]]:
-    """For each device its (kind, lane) pairs, the most urgent first."""
+    """Rank each device's (kind, lane) pairs, the most urgent first."""
     forward, gradient, *weight = kinds
     devices: list[list[tuple[int, int]]] = [[] for _ in range(num_devices)]
     by_stage = sorted(range(len(lanes)), key=lambda number: lanes[number].stage)

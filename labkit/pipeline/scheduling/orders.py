@@ -36,13 +36,13 @@ _VALID = (
 
 @checked
 def load_order(path: str | Path) -> Schedule:
-    """The schedule in a file of torch's CSV format, named after the file.
+    """Read the schedule in a file of torch's CSV format; it is named after the file.
 
     Both of torch's forms are read: with communication cells and without.
 
     Raises:
-        BadFile: the file is missing, a cell says nothing known, or the table is no whole
-            schedule; the message names the row and cell, counted from 1.
+        BadFile: the file is missing, a cell says nothing known, or the table is no whole schedule;
+            the message names the row and cell, counted from 1.
         DeadlockError: the order can never finish; the message names the circle.
     """
     path = Path(path)
@@ -96,7 +96,7 @@ def save_order(schedule: Schedule, path: str | Path) -> None:
 
 
 def instructions(cell: str) -> list[Instruction]:
-    """What a cell makes its device run.
+    """Read what a cell makes its device run.
 
     Raises:
         ValueError: it says nothing known.

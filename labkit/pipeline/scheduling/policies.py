@@ -87,11 +87,15 @@ def closed_form_bubble_ratio(
     backward_s: NonNegative,
     weight_s: NonNegative = 0.0,
 ) -> float | None:
-    """The idle share of the devices' time in one iteration, by formula.
+    """Compute the idle share of the devices' time in one iteration, by formula.
 
-    For stages that are all alike and communication that takes no time: then it is what
-    :func:`simulate` finds. None where the schedule has no formula, or none that holds for these
-    sizes and durations (as :class:`Costs` has them): :func:`schedules` says which.
+    It is for stages that are all alike and communication that takes no time: then it is what
+    :func:`simulate` finds. It is None where the schedule has no formula, or none that holds for
+    these sizes and durations: :func:`schedules` says which.
+
+    Args:
+        schedule: what runs.
+        forward_s, backward_s, weight_s: seconds, as :class:`Costs` has them.
 
     >>> closed_form_bubble_ratio(build("gpipe", 4, 12), forward_s=1.0, backward_s=2.0)
     0.2
@@ -111,13 +115,13 @@ def closed_form_bubble_ratio(
 
 
 def schedules() -> pd.DataFrame:
-    """What can be built, one row per name.
+    """List what can be built, one row per name.
 
     Columns: name, summary, source, options (with their defaults; every schedule also takes
-    ``max_in_flight``), constraint, splits_backward, asynchronous, bubble (seconds each device
-    idles in an iteration; S devices, M microbatches, v chunks, F, B, W seconds of a forward and
-    of the input and weight halves of a backward on one chunk), peak_in_flight (activations on
-    the device that holds most, for M large enough).
+    ``max_in_flight``), constraint, splits_backward, asynchronous, bubble (seconds each device idles
+    in an iteration; S devices, M microbatches, v chunks, F, B, W seconds of a forward and of the
+    input and weight halves of a backward on one chunk), peak_in_flight (activations on the device
+    that holds most, for M large enough).
     """
     import pandas as pd
 
@@ -136,7 +140,7 @@ def schedules() -> pd.DataFrame:
 def _sizes(
     name: str, family: Family, num_devices: int, num_microbatches: int, options: dict[str, Any]
 ) -> Sizes:
-    """The sizes with every option checked and filled in."""
+    """Check every option, fill in those that are missing, and return the sizes."""
     settings = {**family.options, **options}
     for key in _RULES.keys() & settings.keys():
         settings[key] = _RULES[key].apply(key, settings[key])
@@ -162,7 +166,7 @@ def _sizes(
 
 
 def _per_device(name: str, value: Any, num_devices: int, kind: Any) -> np.ndarray | None:
-    """One whole number for all devices or one each, as an array; None for none."""
+    """Read one whole number for all devices, or one each, as an array; None stands for none."""
     value = rule(kind | Sequence[kind] | None).apply(name, value)
     if value is None or isinstance(value, int):
         return None if value is None else np.full(num_devices, value)

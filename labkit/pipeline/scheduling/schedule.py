@@ -41,7 +41,7 @@ class Instruction(NamedTuple):
 
 @description(eq=False)
 class Schedule:
-    """The order in which each device runs its instructions.
+    """Says in which order each device runs its instructions.
 
     Every stage runs every microbatch's forward once and its backward once, whole or as input and
     weight halves, all on one device. Stages are slices of the model in order; a device may hold
@@ -50,15 +50,15 @@ class Schedule:
 
     Attributes:
         lengths: number of instructions of each device.
-        stage, kind, microbatch: of each instruction, shape (n,), device by device in running
-            order; ``kind`` is an index into ``KINDS``.
+        stage, kind, microbatch: of each instruction, shape (n,), device by device in running order;
+            ``kind`` is an index into ``KINDS``.
         asynchronous: True where the next iteration starts without waiting for this one's end
             (PipeDream), so that warm-up and drain are paid once, not every iteration.
         weight_versions: for each device, how many versions of its weights it keeps.
 
     Raises:
-        UsageError: an instruction is missing, repeated, unknown, or stands before what it needs
-            of its own stage.
+        UsageError: an instruction is missing, repeated, unknown, or stands before what it needs of
+            its own stage.
     """
 
     name: str
@@ -79,10 +79,14 @@ class Schedule:
 
     @classmethod
     def from_order(cls, order: Iterable[Sequence[Instruction]], *, name: str) -> Schedule:
-        """A schedule from one sequence of instructions per device; its sizes are what they span.
+        """Make a schedule of one sequence of instructions per device; its sizes are what they span.
+
+        Args:
+            order: what each device runs.
+            name: what the schedule is called.
 
         Raises:
-            UsageError: as the class, or a kind of instruction that does not exist.
+            UsageError: an instruction is out of place, or a kind of instruction does not exist.
 
         >>> one = [Instruction(0, "forward", 0), Instruction(0, "backward", 0)]
         >>> Schedule.from_order([one], name="mine").num_microbatches
@@ -114,11 +118,12 @@ class Schedule:
 
     @property
     def num_devices(self) -> int:
+        """How many devices there are."""
         return len(self.lengths)
 
     @cached_property
     def device(self) -> np.ndarray:
-        """Device of each instruction, shape (n,)."""
+        """The device of each instruction, shape (n,)."""
         return np.repeat(np.arange(self.num_devices), self.lengths)
 
     @cached_property
@@ -136,7 +141,7 @@ class Schedule:
 
     @property
     def works(self) -> set[tuple[int, int]]:
-        """What runs: pairs (index into ``KINDS``, stage)."""
+        """Pairs (index into ``KINDS``, stage) of all that runs."""
         return set(zip(self.kind.tolist(), self.stage.tolist(), strict=True))
 
     @property
@@ -145,10 +150,10 @@ class Schedule:
         return bool((self.kind >= INPUT).any())
 
     def held(self, each: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """What devices hold while each instruction runs, and after it, shape (n,) each.
+        """Add up what devices hold while each instruction runs, and after it, shape (n,) each.
 
-        An activation is held from its forward until its backward, or weight half, has run;
-        ``each`` is its size by stage.
+        An activation is held from its forward until its backward, or weight half, has run; ``each``
+        is its size by stage.
         """
         sign = np.where(self.kind == FORWARD, 1, np.where(self.kind == INPUT, 0, -1))
         change = each[self.stage] * sign
@@ -172,7 +177,7 @@ class Schedule:
         return tuple(self.peak_held(np.ones(self.num_stages, dtype=int)).tolist())
 
     def by_device(self, values: np.ndarray) -> list[np.ndarray]:
-        """``values``, one an instruction, cut into one array a device."""
+        """Cut ``values``, one an instruction, into one array a device."""
         return np.split(values, np.cumsum(self.lengths)[:-1])
 
     @cached_property
@@ -186,13 +191,15 @@ class Schedule:
 
     @property
     def data(self) -> dict[str, Any]:
-        """What it is, for JSON."""
+        """The schedule's name and sizes, for JSON."""
         names = ["name", "num_devices", "num_stages", "num_microbatches", "splits_backward"]
         names += ["asynchronous", "peak_in_flight"]
         return {name: getattr(self, name) for name in names} | {"num_instructions": len(self)}
 
     def frame(self) -> pd.DataFrame:
-        """One row per instruction: device, stage, kind, microbatch; devices in running order."""
+        """Table the instructions, one row each: device, stage, kind, microbatch; devices in running
+        order.
+        """
         import pandas as pd
 
         return pd.DataFrame(
@@ -205,7 +212,7 @@ class Schedule:
         )
 
     def _producers(self) -> np.ndarray:
-        """The instruction whose output each one consumes; n where there is none."""
+        """Find the instruction whose output each one consumes; n where there is none."""
         n = len(self)
         last = self.num_stages - 1
         forward, backward, half, _ = self.position
@@ -224,6 +231,7 @@ class Schedule:
         return needs
 
     def _check_ranges(self) -> None:
+        """Refuse numbers of stages, kinds and microbatches that there are none of."""
         stage = self.stage
         microbatch = self.microbatch
         inside = (stage >= 0) & (stage < self.num_stages)
@@ -236,7 +244,9 @@ class Schedule:
             )
 
     def _check_whole(self) -> None:
-        """Every forward once; every backward once, whole or in two halves."""
+        """Refuse orders but those of every forward once and every backward once, whole or in two
+        halves.
+        """
         count = np.zeros((self.num_stages, self.num_microbatches, len(KINDS)), dtype=int)
         np.add.at(count, (self.stage, self.microbatch, self.kind), 1)
         split = count[..., INPUT] + count[..., WEIGHT] > 0
@@ -254,7 +264,9 @@ class Schedule:
                 raise UsageError(f"schedule {self.name!r} {problem.format(instruction)}")
 
     def _check_order(self) -> None:
-        """A backward stands after its forward on the same device, a weight half after its input."""
+        """Refuse a backward before its forward on the same device, and a weight half before its
+        input.
+        """
         first = np.full(len(self), -1)
         backward = (self.kind == BACKWARD) | (self.kind == INPUT)
         weight = self.kind == WEIGHT

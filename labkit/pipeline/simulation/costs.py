@@ -19,10 +19,11 @@ PerStage = NonNegative | Sequence[NonNegative]
 
 @description(slots=True)
 class Costs:
-    """Seconds that each kind of work takes and bytes it holds, one number or one per stage.
+    """Says how many seconds each kind of work takes and how many bytes it holds, for all stages or
+    each.
 
-    Stages are the schedule's, so that chunks of one device may differ too. Seconds and bytes may
-    be in any unit as long as it is the same everywhere.
+    Stages are the schedule's, so that chunks of one device may differ too. Seconds and bytes may be
+    in any unit as long as it is the same everywhere.
 
     Attributes:
         forward_s: of the forward pass of one microbatch on one stage.
@@ -39,11 +40,11 @@ class Costs:
     activation_bytes: PerStage = 1.0
 
     def per_stage(self, name: str, schedule: Schedule) -> np.ndarray:
-        """The named attribute for each stage of the schedule, shape (num_stages,)."""
+        """Spread the named attribute over the stages of the schedule, shape (num_stages,)."""
         return spread(name, getattr(self, name), schedule.num_stages, "stages")
 
     def durations_s(self, schedule: Schedule) -> np.ndarray:
-        """Duration of each instruction, in the order of ``schedule.frame()``."""
+        """How long each instruction takes, in the order of ``schedule.frame()``."""
         names = ("forward_s", "backward_s", "weight_s")
         forward, half, weight = (self.per_stage(name, schedule) for name in names)
         table = np.stack([forward, half + weight, half, weight])  # as KINDS
@@ -89,13 +90,13 @@ class Network:
         )
 
     def lag_s(self, schedule: Schedule) -> Lag:
-        """What instructions wait for besides work: see :func:`.graph.longest_to`.
+        """How long instructions wait besides for work, as :func:`.graph.longest_to` takes it.
 
-        After the one before, its sending, where that keeps the device busy; after the one it
-        needs, the message's way, 0 on one device.
+        After the one before, they wait for its sending, where that keeps the device busy; after the
+        one they need, for the message's way, which is 0 on one device.
 
-        >>> from labkit.pipeline import build, simulate, Costs
-        >>> schedule, costs = build("1f1b", 2, 1), Costs(forward_s=1.0, backward_s=2.0)
+        >>> from labkit.pipeline import build
+        >>> schedule = build("1f1b", 2, 1)
         >>> before, needs = Network(latency_s=0.25).lag_s(schedule)
         >>> before.tolist(), needs.tolist()  # forward 0, backward 0; forward 0, backward 0
         ([0.0, 0.0, 0.0, 0.0], [0.0, 0.25, 0.25, 0.0])
@@ -110,16 +111,17 @@ class Network:
         return sending_s[graph.before], message_s
 
     def _boundaries(self, name: str, schedule: Schedule) -> np.ndarray:
+        """Spread the named attribute over the boundaries between stages."""
         return spread(name, getattr(self, name), schedule.num_stages - 1, "stage boundaries")
 
 
 def lags(schedule: Schedule, network: Network | None) -> Lag | None:
-    """What messages make instructions wait; None for none."""
+    """How long messages make instructions wait; None where there is no network."""
     return None if network is None else network.lag_s(schedule)
 
 
 def boundaries(schedule: Schedule) -> np.ndarray:
-    """The boundary that each instruction's input crosses between devices; -1 for none, (n,)."""
+    """Number the boundary that each instruction's input crosses between devices: (n,), or -1."""
     needs = schedule.graph.needs
     stage = np.append(schedule.stage, 0)
     device = np.append(schedule.device, -1)
@@ -128,7 +130,12 @@ def boundaries(schedule: Schedule) -> np.ndarray:
 
 
 def jitter_factors(jitter: float, count: int, rng: Rng | None) -> np.ndarray:
-    """Factors of mean 1 whose logarithm has standard deviation ``jitter``, shape (count,).
+    """Draw factors of mean 1 whose logarithm has standard deviation ``jitter``, shape (count,).
+
+    Args:
+        jitter: the standard deviation; 0 draws nothing.
+        count: how many factors.
+        rng: a seed or a generator.
 
     Raises:
         UsageError: ``jitter`` is above 0 and there is no ``rng``.
@@ -141,7 +148,13 @@ def jitter_factors(jitter: float, count: int, rng: Rng | None) -> np.ndarray:
 
 
 def spread(name: str, value: PerStage, count: int, things: str) -> np.ndarray:
-    """One number for all, or one each, as an array of shape (count,).
+    """Spread one number over all, or take one each, as an array of shape (count,).
+
+    Args:
+        name: what the values are called in an error.
+        value: one number, or one each.
+        count: how many there are.
+        things: what they are called in an error.
 
     Raises:
         UsageError: there are values for another number of ``things``.
@@ -153,7 +166,7 @@ def spread(name: str, value: PerStage, count: int, things: str) -> np.ndarray:
 
 
 def amount(value: float) -> str:
-    """Bytes where there are many, a bare number where it counts activations."""
+    """Write bytes where there are many, and a bare number where it counts activations."""
     if not np.isfinite(value):
         return "no limit"
     return significant(value, 4) if abs(value) < 1000 else format_bytes(value)

@@ -50,7 +50,7 @@ class Timeline:
 
     @cached_property
     def makespan_s(self) -> float:
-        """From the first start to the last end."""
+        """The time from the first start to the last end."""
         return float(self.end_s.max())
 
     @cached_property
@@ -59,12 +59,12 @@ class Timeline:
         return self._by_device(self.duration_s)
 
     def _by_device(self, values: np.ndarray) -> np.ndarray:
-        """The sum of the values, one an instruction, of each device."""
+        """Sum the values, one an instruction, of each device."""
         return np.bincount(self.schedule.device, values, minlength=self.schedule.num_devices)
 
     @property
     def bubble_ratio(self) -> float:
-        """Idle share of the devices' time; 0 for instructions that take no time.
+        """The idle share of the devices' time; 0 for instructions that take no time.
 
         For S uniform stages and M microbatches it is (S - 1) / (M + S - 1) under GPipe and 1F1B.
         """
@@ -73,11 +73,11 @@ class Timeline:
 
     @cached_property
     def steady_bubble_ratio(self) -> float:
-        """Idle share of the devices' steady phases: what remains of it over many microbatches.
+        """The idle share of the devices' steady phases: what remains of it over many microbatches.
 
         A device's steady phase runs from the start of its first backward to the end of its last
-        forward. An asynchronous schedule pays for the rest once, not every iteration. NaN where
-        no device has a steady phase.
+        forward. An asynchronous schedule pays for the rest once, not every iteration. It is NaN
+        where no device has a steady phase.
         """
         first, last = self._steady_phase
         device = self.schedule.device
@@ -89,7 +89,7 @@ class Timeline:
 
     @cached_property
     def _steady_phase(self) -> tuple[np.ndarray, np.ndarray]:
-        """First backward and last forward of each device, as instruction numbers.
+        """The first backward and the last forward of each device, as instruction numbers.
 
         Between them it alternates directions; the phase is empty where the first is the later.
         """
@@ -138,7 +138,7 @@ class Timeline:
         }
 
     def _waits_s(self) -> tuple[np.ndarray, np.ndarray]:
-        """Each instruction's wait since the one before it, cut where its message was sent.
+        """How long each instruction waits since the one before it, cut where its message was sent.
 
         First the device may still be sending, then the message may not be sent yet, then it is
         under way: (not sent yet, sending or under way).
@@ -154,7 +154,9 @@ class Timeline:
         return sent - free, (free - since) + (start - sent)
 
     def idle_frame(self) -> pd.DataFrame:
-        """One row per device: device, busy_s, then the causes of :attr:`idle_s`, makespan_s."""
+        """Table the devices, one row each: device, busy_s, then the causes of :attr:`idle_s`,
+        makespan_s.
+        """
         import pandas as pd
 
         columns = {"device": np.arange(self.schedule.num_devices), "busy_s": self.busy_s}
@@ -167,7 +169,7 @@ class Timeline:
         return tuple(self.schedule.peak_held(self.activation_bytes).tolist())
 
     def memory_frame(self) -> pd.DataFrame:
-        """Activations held over time: device, time_s, activation_bytes, a row each change.
+        """Table activations held over time: device, time_s, activation_bytes, a row each change.
 
         Every device starts at 0 s; what a row says holds until the device's next row. A forward
         holds its activation from its start, a backward frees it at its end.
@@ -194,11 +196,12 @@ class Timeline:
         return self._clean(self.makespan_s - self.start_s - longest)
 
     def _clean(self, slack_s: np.ndarray) -> np.ndarray:
+        """Set slack that is but rounding to 0."""
         return np.where(np.abs(slack_s) <= _NOISE * self.makespan_s, 0.0, slack_s)
 
     @cached_property
     def critical_path(self) -> np.ndarray:
-        """Rows of :meth:`frame`, first to last, that the makespan is made of."""
+        """The rows of :meth:`frame`, first to last, that the makespan is made of."""
         return critical_path(self.schedule.graph, self.end_s, self.lag_s)
 
     @cached_property
@@ -228,9 +231,11 @@ class Timeline:
         return float(busy.max(initial=0.0)) / self.makespan_s
 
     def messages_frame(self) -> pd.DataFrame:
-        """One row per message: source, device, stage, kind, microbatch, sent_s, arrived_s.
+        """Table the messages, one row each: source, device, stage, kind, microbatch, sent_s,
+        arrived_s.
 
-        In order of ``sent_s``; ``source`` is the sending device, the rest is the receiver's.
+        They are in order of ``sent_s``; ``source`` is the sending device, the rest is the
+        receiver's.
         """
         mine = np.flatnonzero(boundaries(self.schedule) >= 0)
         producer = self.schedule.graph.needs[mine]
@@ -242,7 +247,9 @@ class Timeline:
         return table.sort_values("sent_s", kind="stable", ignore_index=True)
 
     def frame(self) -> pd.DataFrame:
-        """One row per instruction: device, stage, kind, microbatch, start_s, end_s, slack_s."""
+        """Table the instructions, one row each: device, stage, kind, microbatch, start_s, end_s,
+        slack_s.
+        """
         table = self.schedule.frame()
         return table.assign(start_s=self.start_s, end_s=self.end_s, slack_s=self.slack_s)
 
@@ -264,15 +271,16 @@ def simulate(
 ) -> Timeline:
     """Run the schedule: each instruction starts when its device and its input are ready.
 
-    Args:
-        costs: durations by stage and kind, or one duration in seconds for each instruction, in
-            the order of ``schedule.frame()``.
-        jitter: standard deviation of the logarithm of each instruction's duration, mean kept;
-            needs ``rng``.
-        network: links between devices; None where messages take no time.
-        rng: a seed, or a generator, of the jitter.
+    It takes time linear in the number of instructions.
 
-    Time: linear in the number of instructions.
+    Args:
+        schedule: what runs.
+        costs: durations by stage and kind, or one duration in seconds for each instruction, in the
+            order of ``schedule.frame()``.
+        network: links between devices; None where messages take no time.
+        jitter: standard deviation of the logarithm of each instruction's duration, mean kept; needs
+            ``rng``.
+        rng: a seed, or a generator, of the jitter.
 
     Raises:
         DeadlockError: the order can never finish.

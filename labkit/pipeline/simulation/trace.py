@@ -34,7 +34,13 @@ class Timed(Protocol):
 
 
 def save_events(path: Path | str, name: str, events: list[Event]) -> Path:
-    """Write events as one JSON file, whole or not at all; ``name`` is what the viewer shows."""
+    """Write events as one JSON file, whole or not at all.
+
+    Args:
+        path: the file.
+        name: what the viewer shows.
+        events: the trace events.
+    """
     content = {"displayTimeUnit": "ms", "otherData": {"name": name}, "traceEvents": events}
     write_atomically(Path(path), json.dumps(content, separators=(",", ":"), allow_nan=False))
     return Path(path)
@@ -43,7 +49,7 @@ def save_events(path: Path | str, name: str, events: list[Event]) -> Path:
 def trace_events(
     line: Timed, table: pd.DataFrame, *, waiting_power_w: float | None = None
 ) -> list[Event]:
-    """A timeline as events: names first, then all others in order of time, in microseconds.
+    """Turn a timeline into events: names first, then all others in order of time, in microseconds.
 
     Every device is a process: one track for its instructions, counters of activation bytes and
     power below. Arrows run from an instruction to the one on another device that waits for it.
@@ -51,11 +57,11 @@ def trace_events(
     Args:
         line: the timeline.
         table: its ``frame()``, or that of its plan.
-        waiting_power_w: what a device draws while it waits, for the counter of its power; the
-            table then has ``power_w``.
+        waiting_power_w: what a device draws while it waits, for the counter of its power; the table
+            then has ``power_w``.
 
-    Source: the Trace Event Format (Google), https://docs.google.com/document/d/
-    1CvAClvFfyA5R-PhYUmn5OOQtYMH4h6I0nSsKchNAySU: phases M, X, s, f, C.
+    Source: the Trace Event Format (Google), phases M, X, s, f, C:
+    https://docs.google.com/document/d/1CvAClvFfyA5R-PhYUmn5OOQtYMH4h6I0nSsKchNAySU
     """
     timed = [*_slices(table), *_arrows(line), *_memory_counters(line)]
     if waiting_power_w is not None:
@@ -65,14 +71,17 @@ def trace_events(
 
 
 def _us(seconds: Any) -> Any:
+    """Convert seconds to microseconds, rounded to whole nanoseconds."""
     return np.round(np.asarray(seconds, dtype=float) * 1e6, _NS_DIGITS)
 
 
 def _event(phase: str, device: Any, ts: float, name: str, **more: Any) -> Event:
+    """Make an event at a time in microseconds."""
     return {"ph": phase, "pid": int(device), "tid": 0, "ts": ts, "name": name, **more}
 
 
 def _names(table: pd.DataFrame) -> Iterator[Event]:
+    """Name the processes and threads that the viewer shows."""
     for device in sorted(set(table["device"].tolist())):
         for name, args in (
             ("process_name", {"name": f"device {device}"}),
@@ -83,6 +92,7 @@ def _names(table: pd.DataFrame) -> Iterator[Event]:
 
 
 def _slices(table: pd.DataFrame) -> Iterator[Event]:
+    """Make a slice of each instruction."""
     extra = [c for c in ("slack_s", "clock_mhz", "energy_j", "power_w") if c in table.columns]
     columns = [table[c].tolist() for c in ("device", "stage", "kind", "microbatch", *extra)]
     start = _us(table["start_s"]).tolist()
@@ -99,7 +109,7 @@ def _slices(table: pd.DataFrame) -> Iterator[Event]:
 
 
 def _arrows(line: Timed) -> Iterator[Event]:
-    """A start and a finish for each message between devices; arrows leave a slice at its end."""
+    """Start and end an arrow for each message between devices; arrows leave a slice at its end."""
     schedule = line.schedule
     start = _us(line.start_s)
     end = _us(line.end_s)
@@ -113,6 +123,7 @@ def _arrows(line: Timed) -> Iterator[Event]:
 
 
 def _memory_counters(line: Timed) -> Iterator[Event]:
+    """Count the activation bytes that each device holds."""
     memory = line.memory_frame()
     rows = zip(memory["device"], _us(memory["time_s"]).tolist(), memory.iloc[:, 2], strict=True)
     for device, ts, value in rows:
@@ -120,7 +131,7 @@ def _memory_counters(line: Timed) -> Iterator[Event]:
 
 
 def _power_counters(table: pd.DataFrame, waiting_power_w: float) -> Iterator[Event]:
-    """From each start what the instruction draws, from each end what waiting draws.
+    """Count what the instruction draws from each start, and what waiting draws from each end.
 
     Where the next instruction starts at once its power comes later at the same time, and holds.
     """

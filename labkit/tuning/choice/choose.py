@@ -39,13 +39,14 @@ PLACE = ("num_nodes", "num_gpus", "batch_size", "atomic_bsz", "accum_steps")
 
 
 def place_text(point: Any) -> str:
-    """A point in a few words."""
+    """Write a point in a few words."""
     gpus = counted(point.num_gpus, "GPU")
     nodes = counted(point.num_nodes, "node")
     return f"{gpus} on {nodes}, batch {point.batch_size} ({point.rule}), {point.power_limit_w:g} W"
 
 
 def counted(number: Any, what: str) -> str:
+    """Write a number before its noun, which gets an s where there are several."""
     return f"{number} {what}{'' if number == 1 else 's'}"
 
 
@@ -66,7 +67,8 @@ class JointChoice:
 
     @property
     def frontier(self) -> pd.DataFrame:
-        """Points that no other beats in time and energy both, fastest first; is_chosen marks one.
+        """The points that no other beats in time and energy both, fastest first; is_chosen marks
+        one.
 
         It spans all times, whatever the deadline.
         """
@@ -78,7 +80,7 @@ class JointChoice:
 
     @property
     def certificate(self) -> str:
-        """What the search looked at: all there is, counted from its times and energies alone."""
+        """Say what the search looked at: all there is, by its times and energies alone."""
         reaching = self.frame()
         energies = reaching.loc[reaching["in_time"], "energy_j"]
         return (
@@ -88,23 +90,30 @@ class JointChoice:
         )
 
     def frame(self) -> pd.DataFrame:
-        """Every point that reaches the target, with in_time."""
+        """Every point that reaches the target, with a column in_time."""
         table = self.points[np.isfinite(self.points["time_s"])].reset_index(drop=True)
         return table.assign(in_time=table["time_s"] <= _limit(self.deadline_s))
 
     @checked
     def one_by_one(self, *, num_nodes: Count, num_gpus: Count, batch_size: Count) -> pd.DataFrame:
-        """What choosing together is worth: the same search with some things held as given.
+        """Show what choosing together is worth: the same search with some things held as given.
 
-        Given are an allocation, a batch size and AdaScale, at the highest power limit. Each row is
-        the least energy in time with only ``knobs`` free; where the knobs are chosen one after the
-        other, what came first stays: ``GPUs and batch size, then power limit`` takes the fastest
-        way to the target (Pollux) and then the limit of least energy on it that is in time (Zeus).
-        Rows that nothing in time satisfies have missing values.
+        Each row is the least energy in time with only ``knobs`` free. Where the knobs are chosen
+        one after the other, what came first stays: ``GPUs and batch size, then power limit`` takes
+        the fastest way to the target (Pollux) and then the limit of least energy on it that is in
+        time (Zeus). Rows that nothing in time satisfies have missing values.
 
-        Columns: knobs, those of a point, energy_saving_fraction (against "as given", of
-        energy) and excess_fraction (over all together). Raises UsageError where the point that is
-        given is not in the grid.
+        Args:
+            num_nodes, num_gpus: the allocation that is given.
+            batch_size: the batch size that is given; with it go AdaScale and the highest power
+                limit.
+
+        Returns:
+            A table with columns knobs, those of a point, energy_saving_fraction (against the energy
+            of "as given") and excess_fraction (over the energy of all chosen together).
+
+        Raises:
+            UsageError: the given point is not in the grid.
         """
         points = self.points
         same = {
@@ -156,19 +165,24 @@ def choose(
     deadline_s: Positive | None = None,
     host: HostPower | None = None,
 ) -> JointChoice:
-    """The way to the target that takes the least energy within a deadline.
+    """Find the way to the target that takes the least energy within a deadline.
+
+    Of equals in energy the fastest is chosen, then the one on the fewest GPUs.
 
     Args:
         step_times: seconds of a step at the highest power limit of ``power``.
+        progress: how many steps lead to the target, by batch size and learning-rate rule.
+        power: what one GPU draws, and how fast it is, by batch size and power limit.
         allocations: (nodes, GPUs) to choose from.
         batch_sizes: total batch sizes to choose from; one that an allocation cannot split into
             equal whole parts is left out there.
         atomic_bsz_range: least and most examples a GPU may hold at a time.
-        deadline_s: latest expected time to the target; none: least energy however long it takes.
-        host: what draws power besides; default: nothing, GPUs alone.
+        deadline_s: latest expected time to the target; None asks for the least energy however long
+            it takes.
+        host: what draws power besides; by default GPUs alone draw any.
 
-    Of equals in energy the fastest is chosen, then the one on the fewest GPUs. Raises UsageError,
-    which names the fastest, where nothing reaches the target in time.
+    Raises:
+        UsageError: nothing reaches the target in time; the message names the fastest way.
     """
     host = host or HostPower()
     places = _places(allocations, batch_sizes, atomic_bsz_range)
@@ -193,7 +207,9 @@ _OF_STEPS = (
 
 
 def _cheapest(points: pd.DataFrame, deadline_s: float | None) -> pd.Series | None:
-    """The point of least energy in time; of equals the fastest, then the fewest GPUs."""
+    """Pick the point of least energy in time; of equals the fastest, then the one on the fewest
+    GPUs.
+    """
     in_time = points[np.isfinite(points["time_s"]) & (points["time_s"] <= _limit(deadline_s))]
     if in_time.empty:
         return None
@@ -202,6 +218,7 @@ def _cheapest(points: pd.DataFrame, deadline_s: float | None) -> pd.Series | Non
 
 
 def _limit(deadline_s: float | None) -> float:
+    """The deadline as a number that times can be compared with."""
     return np.inf if deadline_s is None else deadline_s
 
 
@@ -213,7 +230,7 @@ def _places(
     batch_sizes: Sequence[int],
     atomic_bsz_range: tuple[float, float],
 ) -> pd.DataFrame:
-    """Every whole split of a batch size over an allocation."""
+    """List every whole split of a batch size over an allocation."""
     if not allocations or not batch_sizes:
         raise UsageError("a choice needs at least one allocation and one batch size")
     allocation_of(*np.array(allocations).T)
@@ -241,7 +258,9 @@ def _points(
     power: GpuPower,
     host: HostPower,
 ) -> pd.DataFrame:
-    """Places × power limits × rules as rows: seconds of a step, draw of everything, and totals."""
+    """List places × power limits × rules as rows: seconds of a step, draw of everything, and
+    totals.
+    """
     nodes, gpus, _, size, _ = (places[name].to_numpy()[:, None] for name in PLACE)
     speed, busy_w = power.at(size[:, 0])
     idle_w = host.idle_gpu_power_w

@@ -45,7 +45,8 @@ class GpuPower:
     @classmethod
     @checked
     def from_job(cls, job: Job) -> GpuPower:
-        """As recorded for the GPU of a power trace, ``host_power_w`` left out.
+        """Read the power of a GPU from a job of its power trace, without the job's
+        ``host_power_w``.
 
         Batch sizes that were not profiled at the highest limit are left out, since speed is
         relative to it, and so are limits that only those were profiled at.
@@ -65,9 +66,9 @@ class GpuPower:
 
     @checked
     def scaled(self, max_power_w: Positive) -> GpuPower:
-        """The same shape for a GPU whose highest limit is another: limits and draw in proportion.
+        """Suppose a GPU whose highest limit is another: limits and draw change in proportion.
 
-        A guess, for a GPU that was never profiled; the origin says so.
+        This is a guess, for a GPU that was never profiled; the origin says so.
         """
         ratio = max_power_w / self.power_limits_w[-1]
         watts = tuple(tuple(ratio * w for w in row) for row in self.busy_power_w)
@@ -81,7 +82,7 @@ class GpuPower:
 
     @checked
     def at(self, atomic_bsz: ArrayLike) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """Relative speed and draw in watts: batch sizes of one GPU × power limits."""
+        """Interpolate relative speed and draw in watts: batch sizes of one GPU × power limits."""
         known = np.log(np.array(self.batch_sizes, dtype=float))
         size = np.log(np.asarray(atomic_bsz, dtype=float))
         speed, watts = (
@@ -92,6 +93,7 @@ class GpuPower:
 
     @property
     def assumptions(self) -> tuple[str, ...]:
+        """What is taken for granted of the GPUs' power, as sentences."""
         return (
             f"Each GPU computes and draws as in {self.origin} at its own batch size, however many "
             "there are; a power limit slows the computation and leaves the network as it is.",
@@ -99,14 +101,14 @@ class GpuPower:
 
 
 def _interpolated(x: NDArray, known: NDArray, values: NDArray) -> NDArray[np.float64]:
-    """Linear between the values that are not NaN, constant outside them."""
+    """Interpolate linearly between the values that are not NaN; outside them the nearest counts."""
     there = ~np.isnan(values)
     return np.interp(x, known[there], values[there])
 
 
 @description(slots=True)
 class HostPower:
-    """What draws power beside GPUs that compute, for as long as the job holds its nodes."""
+    """Says what draws power beside GPUs that compute, for as long as the job holds its nodes."""
 
     node_power_w: NonNegative = 0.0
     """CPU, memory, fans and network of each node."""
@@ -116,7 +118,11 @@ class HostPower:
     """With it, nodes are taken whole and their other GPUs idle; without it, they are someone's."""
 
     def idle_gpus(self, num_nodes: NDArray, num_gpus: NDArray) -> NDArray[np.float64]:
-        """GPUs of the job's nodes that it does not use; raises UsageError where it uses more."""
+        """How many GPUs of its nodes a job does not use.
+
+        Raises:
+            UsageError: the job uses more than there are.
+        """
         if self.gpus_per_node is None:
             return np.zeros(np.shape(num_gpus))
         idle = num_nodes * self.gpus_per_node - num_gpus
@@ -130,6 +136,7 @@ class HostPower:
 
     @property
     def assumptions(self) -> tuple[str, ...]:
+        """What is taken for granted of the hosts' power, as sentences."""
         waits = "A GPU that waits for the network draws as if it computed."
         host = (
             f"Each node draws {self.node_power_w:g} W besides its GPUs."

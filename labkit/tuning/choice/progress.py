@@ -26,11 +26,11 @@ from labkit.tuning.goodput.tables import Tables
 
 @description(slots=True)
 class ModelledProgress:
-    """Steps to the target by the noisy quadratic, for any batch size and rule.
+    """Predicts steps to the target by the noisy quadratic, for any batch size and rule.
 
-    The run at ``init_batch_size`` is a sequence of (steps, noise scale in examples): what it did
-    in so many steps, another batch size does in fewer, by its gain and by how far its learning
-    rate is from the best.
+    The run at ``init_batch_size`` is a sequence of (steps, noise scale in examples): what it did in
+    so many steps, another batch size does in fewer, by its gain and by how far its learning rate is
+    from the best.
     """
 
     init_batch_size: Count
@@ -40,9 +40,11 @@ class ModelledProgress:
     @classmethod
     @checked
     def from_tables(cls, tables: Tables, *, metric: float | None = None) -> ModelledProgress:
-        """Of a published run: every epoch at the initial batch size is a phase.
+        """Take every epoch of a published run at the initial batch size as a phase.
 
-        ``metric``: the target, first reached at the end of an epoch; default: the whole run.
+        Args:
+            tables: the measurements of one workload.
+            metric: the target, first reached at the end of an epoch; None takes the whole run.
         """
         run = tables.initial_run(metric)
         steps = np.diff(run["iteration"].to_numpy(float), prepend=0.0)
@@ -54,11 +56,12 @@ class ModelledProgress:
 
     @property
     def rules(self) -> tuple[ScalingRule, ...]:
-        """The best one first, so that it stands for all where they agree."""
+        """The rules it knows, best first, so that it stands for all where they agree."""
         return tuple(sorted(get_args(ScalingRule)))
 
     @property
     def assumptions(self) -> tuple[str, ...]:
+        """What is taken for granted of progress, as sentences."""
         return (
             f"Steps to the target follow the noisy quadratic model and {self.origin}: what a step "
             "is worth depends on the batch size and the learning rate alone, and any batch size "
@@ -70,7 +73,7 @@ class ModelledProgress:
 
     @checked
     def steps(self, batch_size: ArrayLike, rule: ScalingRule = "adascale") -> NDArray[np.float64]:
-        """Steps to the target; infinite where the rate is twice the best one in any phase.
+        """Count steps to the target: infinite where the rate is twice the best one in any phase.
 
         >>> job = ModelledProgress(init_batch_size=128, phases=((700, 768),))
         >>> job.steps([128, 1024], "adascale").tolist()
@@ -95,7 +98,8 @@ class ModelledProgress:
 
 @checked
 def useful_sizes(low: Count, high: Count) -> tuple[int, ...]:
-    """Batch sizes from ``low`` to ``high``: its doublings, and half-way between, which split well.
+    """List batch sizes from ``low`` to ``high``: its doublings, and half-way between, which split
+    well.
 
     >>> useful_sizes(8, 32)
     (8, 12, 16, 24, 32)

@@ -26,7 +26,7 @@ DATASET = "pollux-osdi21"
 
 @dataclass(frozen=True, kw_only=True)
 class PolluxOptions:
-    """A workload of Pollux's measurements, and the GPUs there are."""
+    """A workload of Pollux's measurements, and how many GPUs it may have."""
 
     PANEL = "Job"
     workload: Annotated[
@@ -37,7 +37,7 @@ class PolluxOptions:
 
     @property
     def allocations(self) -> list[tuple[int, int]]:
-        """(nodes, GPUs) from one GPU up, doubling, on as few nodes as hold them evenly.
+        """Lists (nodes, GPUs) from one GPU up, doubling, on as few nodes as hold them evenly.
 
         >>> PolluxOptions(nodes=2, gpus_used=8).allocations
         [(1, 1), (1, 2), (1, 4), (2, 8)]
@@ -51,6 +51,7 @@ class PolluxOptions:
 
 
 def step_note(tables: Tables) -> str:
+    """Say where step times and training runs come from."""
     if tables.standin:
         return "step times and training runs were made by a model of ours, not measured"
     return "step times and training runs were measured by Pollux's authors, on T4 GPUs"
@@ -147,7 +148,7 @@ ALIKE = {
 
 @dataclass(frozen=True, kw_only=True)
 class PowerOptions:
-    """What GPUs draw, as in a workload of a power trace, and what draws power besides."""
+    """Says what GPUs draw, by a workload of a power trace, and what draws power besides."""
 
     PANEL = "Power"
     trace: options.TraceName = "zeus-nsdi23"
@@ -163,7 +164,9 @@ class PowerOptions:
     idle_gpu_w: Annotated[float | None, option("Draw of a GPU left over on them.")] = None
 
     def load(self, alike: str) -> tuple[TrainingTrace, GpuPower, HostPower]:
-        """The trace, the GPU's power and the hosts; ``alike``: the workload taken if there."""
+        """Load the trace, the GPU's power and the hosts; the workload ``alike`` is taken if the
+        trace has it.
+        """
         if self.idle_gpu_w is not None and self.gpus_per_node is None:
             raise UsageError(
                 "--idle-gpu-w is of GPUs left over on whole nodes: give --gpus-per-node"
@@ -242,7 +245,7 @@ def choose(
 
 
 def _knobs(choice: JointChoice, init_batch_size: int) -> pd.DataFrame | None:
-    """Each knob alone, from the fewest GPUs that hold the initial batch size, if any does."""
+    """Free each knob alone, from the fewest GPUs that hold the initial batch size, if any does."""
     able = choice.points[choice.points["batch_size"] == init_batch_size]
     if able.empty:
         return None
@@ -253,6 +256,7 @@ def _knobs(choice: JointChoice, init_batch_size: int) -> pd.DataFrame | None:
 
 
 def _choice_sheets(front: pd.DataFrame, knobs: pd.DataFrame | None) -> list[Sheet]:
+    """Put the front in one sheet and the knobs, if there are any, in another."""
     at = {"batch_size": "batch", "num_gpus": "GPUs", "power_limit_w": "limit"}
     costs = {"time_s": "time", "energy_j": "energy"}
     columns = {"mark": "", "num_nodes": "nodes", **at, "rule": "rule", **costs}
@@ -268,6 +272,7 @@ def _choice_sheets(front: pd.DataFrame, knobs: pd.DataFrame | None) -> list[Shee
 
 
 def _choice_figures(choice: JointChoice, knobs: pd.DataFrame | None) -> list[Figure]:
+    """Draw the front and the knobs, if there are any."""
     draw = tuning.goodput_figures
     note = "Predicted; grey: other points evaluated, the slowest and dearest left out."
     drawn = [("Time and energy to the target", note, draw.figure_choice(choice))]

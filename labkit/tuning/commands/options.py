@@ -36,7 +36,7 @@ GpuName = Annotated[str, in_trace("v100 (default), a40, …", "--gpu", "-g")]
 
 @dataclass(frozen=True, kw_only=True)
 class CostOptions:
-    """What a configuration costs, and how a power limit is chosen by it."""
+    """Says what a configuration costs, and how a power limit is chosen by it."""
 
     PANEL = "Power limit"
     eta: Eta = 0.5
@@ -58,7 +58,7 @@ class JobOptions:
     host_power: Annotated[float, option("Draw of the rest of the server.", metavar="W")] = 0.0
 
     def load(self) -> tuple[TrainingTrace, Job]:
-        """The trace and its job."""
+        """Load the trace, and the job in it that the options describe."""
         trace = tuning.load(self.trace, gpu=self.gpu or None)
         given = {
             "default_batch_size": self.default_batch_size,
@@ -70,7 +70,7 @@ class JobOptions:
 
 
 def only_name(trace: TrainingTrace, name: str, flag: str = "") -> str:
-    """``name``, or the trace's only workload."""
+    """Return ``name``, or the trace's only workload where no name is given."""
     if not name and len(trace.names) > 1:
         raise UsageError(f"name a workload of this trace{flag}: {', '.join(trace.names)}")
     return name or trace.names[0]
@@ -89,7 +89,7 @@ def report(
 
 
 def energy_notes(source: str) -> list[str]:
-    """What to know of energy that was not measured; nothing where it was."""
+    """Say what to know of energy that was not measured; where it was measured there is no note."""
     if source != "modelled":
         return []
     return [

@@ -35,7 +35,7 @@ _INTERVALS = (
 
 
 def policy_names(text: str) -> list[str]:
-    """``--policies A,B`` as names; ``all`` is every one."""
+    """Read ``--policies A,B`` as names; ``all`` stands for every policy there is."""
     names = list(tuning.POLICIES) if text == "all" else words(text)
     if not names:
         raise UsageError(f"--policies names none; there are: {', '.join(tuning.POLICIES)}, or all")
@@ -43,7 +43,7 @@ def policy_names(text: str) -> list[str]:
 
 
 def notes_of(trace: TrainingTrace, job: Job) -> list[str]:
-    """What the numbers rest on: how energy was found, and what the trace lacks."""
+    """Say what the numbers rest on: how energy was found, and what the trace lacks."""
     gaps = trace.gaps(job.name)[["count", "gap", "detail"]].to_numpy()
     lacks = [f"{count} {gap}: {detail}" for count, gap, detail in gaps]
     host = [f"with {job.host_power_w:g} W for the rest of the server"] if job.host_power_w else []
@@ -51,6 +51,7 @@ def notes_of(trace: TrainingTrace, job: Job) -> list[str]:
 
 
 def standins(*traces: TrainingTrace) -> dict[str, str]:
+    """Say which of the traces are stand-ins, for the report's banner."""
     return {f"the {trace.gpu} trace": trace.standin for trace in traces}
 
 
@@ -114,7 +115,7 @@ def outcomes(job: options.JobOptions, cost: options.CostOptions) -> Report:
 
 
 def outcome_sheet(heading: str, rows: pd.DataFrame, **more: Any) -> Sheet:
-    """Configurations; what never reaches the target has empty cells."""
+    """Make a sheet of configurations; what never reaches the target has empty cells."""
     columns = {
         "batch_size": "batch size",
         "power_limit_w": "limit",
@@ -133,9 +134,16 @@ def outcome_sheet(heading: str, rows: pd.DataFrame, **more: Any) -> Sheet:
 
 
 def savings_sheet(table: pd.DataFrame, names: Sequence[str], more: Mapping[str, str]) -> Sheet:
-    """Savings with intervals, one row a policy; ``more``: further columns and their headings."""
+    """Make a sheet of savings with intervals, one row for each policy.
+
+    Args:
+        table: what a policy saves, with its intervals.
+        names: the columns of ``table`` that say which row is which.
+        more: further columns and their headings.
+    """
 
     def intervals(name: str) -> list[str]:
+        """Write a value with its interval, in per cent, where there is one."""
         half = 50 * (table[f"{name}_high"] - table[f"{name}_low"])
         margins = half.map(" ± {:.1f}".format).where(half.notna(), "")
         return [
@@ -206,6 +214,7 @@ def simulate(
 
 
 def _simulation_figures(best: Any, runs: Mapping[str, Runs]) -> list[Figure]:
+    """Draw where a seed goes under each policy, and what learning costs."""
     regret = tuning.figures.figure_regret({name: run.regret_j() for name, run in runs.items()})
     walks = [
         (f"Where {name} went", "Seed 0.", tuning.figures.figure_search_path(run.path(0), best))

@@ -43,14 +43,19 @@ class GridOptions:
 
     PANEL = "Grid"
     networks: Annotated[str, option("mlp, cnn.", metavar="A,B")] = "mlp,cnn"
-    batch_sizes: Annotated[str, option("Of one step.", metavar="A,B")] = "8,16,32,64,128,256,512"
-    seeds: Annotated[str, option("One run each.", metavar="A,B")] = "1,2,3,4,5"
+    batch_sizes: Annotated[str, option("Examples of one step.", metavar="A,B")] = (
+        "8,16,32,64,128,256,512"
+    )
+    seeds: Annotated[str, option("Each has a run of its own.", metavar="A,B")] = "1,2,3,4,5"
     targets: Annotated[str, option("Validation accuracies.", metavar="A,B")] = "0.9,0.95,0.97,0.98"
-    max_epochs: Annotated[int, option("Then: never.")] = 50
-    default_batch_size: Annotated[int, option("Of the job.", "--default-batch-size", "--b0")] = 64
-    default_target: Annotated[float, option("Of the job.")] = 0.97
+    max_epochs: Annotated[int, option("A run ends here.")] = 50
+    default_batch_size: Annotated[
+        int, option("What the job runs at.", "--default-batch-size", "--b0")
+    ] = 64
+    default_target: Annotated[float, option("What the job must reach.")] = 0.97
 
     def grid(self) -> recording.Grid:
+        """Read the options' lists and make the grid of them."""
         lists = {
             "networks": words(self.networks),
             "batch_sizes": whole_numbers("--batch-sizes", self.batch_sizes),
@@ -122,7 +127,7 @@ def live(
     *,
     state: Annotated[Path, options.in_run("Remembers the job from run to run; one a job.")] = STATE,
     batch_sizes: Annotated[
-        str, options.in_grid("For {batch_size} in COMMAND.", metavar="A,B")
+        str, options.in_grid("Values of {batch_size} in COMMAND.", metavar="A,B")
     ] = "1",
     default_batch_size: options.DefaultSize = None,
     beta: options.Beta = 2.0,

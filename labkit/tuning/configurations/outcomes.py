@@ -18,7 +18,7 @@ from labkit.tuning.traces.job import Job
 
 
 def config_text(batch_size: Any, power_limit_w: Any) -> str:
-    """A configuration in a few letters.
+    """Write a configuration in a few letters.
 
     >>> config_text(1024, 175.0)
     '1,024 @ 175 W'
@@ -28,7 +28,9 @@ def config_text(batch_size: Any, power_limit_w: Any) -> str:
 
 @checked
 def epoch_cost_j(job: Job, eta: Share) -> NDArray[np.float64]:
-    """Cost of one epoch, batch size × power limit."""
+    """The cost of one epoch in joules, batch size × power limit; ``eta`` weighs energy against
+    time.
+    """
     return cost_j(job.epoch_energy_j, job.epoch_time_s, eta=eta, max_power_w=job.max_power_w)
 
 
@@ -40,10 +42,15 @@ def best_power_limits(
     selector: Selector = "cost",
     max_slowdown: NonNegative | None = None,
 ) -> NDArray[np.intp]:
-    """For each batch size, the index of the power limit that :func:`select_limits` chooses.
+    """For each batch size, find the index of the power limit that :func:`select_limits` chooses.
 
-    The number of epochs multiplies every power limit's time, energy and cost alike, so this
-    choice needs no training run to end: a profile of one epoch settles it.
+    The number of epochs multiplies every power limit's time, energy and cost alike, so this choice
+    needs no training run to end: a profile of one epoch settles it.
+
+    Args:
+        job: whose profiled power limits are chosen among.
+        eta: weight of energy against time, for the selector ``cost``.
+        selector, max_slowdown: as :func:`select_limits` takes them.
 
     Source: Zeus §4.2, Eq. 7 (the just-in-time profile).
     """
@@ -59,11 +66,12 @@ def best_power_limits(
 
 @checked
 def convergence(job: Job) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Per batch size: share of runs that reach the target in time, and epochs until one does.
+    """For each batch size, find the share of runs that reach the target in time, and the epochs
+    until one does.
 
-    A run that has not reached the target after ``max_epochs`` is stopped there and started anew,
-    so the expected epochs until success are E[min(epochs, max)] / P(epochs ≤ max); infinite where
-    no recorded run succeeds. Where every run does, this is the plain mean.
+    A run that has not reached the target after ``max_epochs`` is stopped there and started anew, so
+    the expected epochs until success are E[min(epochs, max)] / P(epochs ≤ max); they are infinite
+    where no recorded run succeeds. Where every run does, this is the plain mean.
     """
     most = job.max_epochs
     runs = [np.array(epochs) for epochs in job.epochs_to_target]
@@ -75,13 +83,22 @@ def convergence(job: Job) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
 
 @checked
 def outcomes(job: Job, *, eta: Share = 0.5) -> pd.DataFrame:
-    """Every profiled pair of batch size and power limit: expected epochs, time, energy and cost.
+    """Table every profiled pair of batch size and power limit: expected epochs, time, energy and
+    cost.
 
-    Columns: batch_size, power_limit_w, average_power_w, reach_probability, expected_epochs,
-    time_to_accuracy_s (TTA), energy_to_accuracy_j (ETA), cost_j, is_pareto (no other is better in
-    time and energy both), is_default.
     Configurations that never reach the target have infinite time and energy; pairs that were not
     profiled have no row.
+
+    Args:
+        job: whose pairs are tabled.
+        eta: weight of energy against time in the cost, 0 to 1.
+
+    Returns:
+        Columns batch_size, power_limit_w, average_power_w, reach_probability, expected_epochs,
+        time_to_accuracy_s (TTA), energy_to_accuracy_j (ETA), cost_j, is_pareto (no other is better
+        in time and energy both) and is_default.
+
+    Source: Zeus §2.1 (TTA, ETA) and §2.3, Eq. 2 (the cost).
     """
     reach, epochs = convergence(job)
     size, limit = np.nonzero(job.profiled)
@@ -106,10 +123,16 @@ def outcomes(job: Job, *, eta: Share = 0.5) -> pd.DataFrame:
 
 @checked
 def optimum(job: Job, *, eta: Share = 0.5) -> pd.Series:
-    """The row of :func:`outcomes` of least expected cost: what an oracle would always run.
+    """Find the row of :func:`outcomes` of least expected cost: an oracle would always run it.
 
-    Of equals, the largest batch size and highest limit win. Raises UsageError where no recorded
-    run of any batch size reaches the target within ``max_epochs``.
+    Of equals, the largest batch size and highest limit win.
+
+    Args:
+        job: whose configurations are compared.
+        eta: weight of energy against time in the cost, 0 to 1.
+
+    Raises:
+        UsageError: no recorded run of any batch size reaches the target within ``max_epochs``.
     """
     table = outcomes(job, eta=eta)
     if not np.isfinite(table["cost_j"]).any():
@@ -123,13 +146,18 @@ def optimum(job: Job, *, eta: Share = 0.5) -> pd.Series:
 
 @checked
 def default_choice(job: Job, *, eta: Share = 0.5) -> pd.Series:
-    """The row of the paper's baseline: b0 at the highest limit it was profiled at."""
+    """Find the row of the paper's baseline: b0 at the highest limit it was profiled at."""
     table = outcomes(job, eta=eta)
     return table[table["is_default"]].astype(object).iloc[0]
 
 
 def undominated(time_s: NDArray[np.float64], energy_j: NDArray[np.float64]) -> NDArray[np.bool_]:
-    """Which points no other point beats or equals in one and beats in the other. O(n log n)."""
+    """Mark the points that no other point beats or equals in one and beats in the other, in O(n log
+    n).
+
+    >>> undominated(np.array([1.0, 2.0, 3.0]), np.array([5.0, 6.0, 4.0])).tolist()
+    [True, False, True]
+    """
     order = np.lexsort((energy_j, time_s))
     least_before = np.minimum.accumulate(np.r_[np.inf, energy_j[order]])[:-1]
     keep = np.zeros(len(order), dtype=bool)

@@ -29,10 +29,15 @@ Selector = Literal["cost", "energy", "time", "max-slowdown"]
 def cost_j(
     energy_j: ArrayLike, time_s: ArrayLike, *, eta: Share, max_power_w: Positive
 ) -> NDArray[np.float64]:
-    """Zeus's cost: η·energy + (1 − η)·MaxPower·time, in joules.
+    """Weigh energy against time as Zeus does: η·energy + (1 − η)·MaxPower·time, in joules.
 
     η = 1 counts energy alone, η = 0 time alone (charged at the GPU's highest power limit so that
     both terms are joules).
+
+    Args:
+        energy_j, time_s: of the same work; arrays broadcast.
+        eta: the weight η of energy, 0 to 1.
+        max_power_w: MaxPower, the GPU's highest power limit.
 
     Source: Zeus §2.3, Eq. 2.
 
@@ -52,17 +57,20 @@ def select_limits(
     eta: Share = 0.5,
     max_slowdown: NonNegative | None = None,
 ) -> NDArray[np.intp]:
-    """The index of the power limit to run at, for each row of measurements.
+    """Find the index of the power limit to run at, for each row of measurements.
 
     Args:
-        time_s, energy_j: of the same work at each limit, ascending along the last axis; NaN where
-            a limit was not measured, which is never chosen.
+        time_s, energy_j: of the same work at each limit, ascending along the last axis; NaN where a
+            limit was not measured, which is never chosen.
         max_power_w: the highest limit, which ``cost`` charges time at.
+        selector: what is least at the chosen limit: ``cost``, ``energy`` or ``time``;
+            ``max-slowdown`` takes the lowest limit that is hardly slower than the highest.
         eta: weight of energy against time, for ``cost``.
         max_slowdown: for ``max-slowdown``, which needs it: 0.05 allows 5 % more time than at the
             highest limit that was measured.
 
-    Raises UsageError for a missing knob, or another selector's, and a row without a measurement.
+    Raises:
+        UsageError: a knob is missing or belongs to another selector, or a row has no measurement.
 
     >>> select_limits([4.0, 3.0, 2.9], [300.0, 310.0, 400.0], max_power_w=150, selector="energy")
     array(0)
@@ -104,7 +112,7 @@ def check_selector(selector: Selector, max_slowdown: float | None) -> None:
 
 @description(slots=True)
 class Slice:
-    """The same amount of work done under one power limit, and what it took."""
+    """What a slice of work took under one power limit; slices that are compared do equal work."""
 
     power_limit_w: Positive
     time_s: Positive
@@ -115,8 +123,13 @@ class Slice:
 def profile_limits(
     run_slice: Callable[[float], Slice], power_limits_w: Iterable[float]
 ) -> tuple[Slice, ...]:
-    """A slice at each power limit, run from the highest down, and given back ascending.
+    """Run a slice of work at each power limit, from the highest down, and return them ascending.
 
-    ``run_slice`` does a slice of work at a limit (W), always the same amount.
+    Args:
+        run_slice: does a slice of work at a limit (W), always the same amount, and says what it
+            took.
+        power_limits_w: the limits to try, in any order.
+
+    Source: Zeus §4.2 (the just-in-time profile).
     """
     return tuple(map(run_slice, sorted(set(power_limits_w), reverse=True)))[::-1]

@@ -22,13 +22,15 @@ MARK: dict[str, Any] = {
 
 
 def points(x: Any, y: Any, marker: Mapping[str, Any], name: str, **more: Any) -> Part:
-    """Marks, silent under the pointer unless ``more`` says otherwise (``hoverinfo=None``)."""
+    """Make a trace of marks, silent under the pointer unless ``more`` says otherwise
+    (``hoverinfo=None``).
+    """
     look = {"mode": "markers", "marker": marker, "name": name, "hoverinfo": "skip"}
     return {"type": "scatter", "x": x, "y": y} | look | more
 
 
 def stroke(x: Any, y: Any, line: Mapping[str, Any], **more: Any) -> Part:
-    """A line without a text of its own."""
+    """Make a trace of a line without a text of its own."""
     look = {"mode": "lines", "line": line, "hoverinfo": "skip"}
     return {"type": "scatter", "x": x, "y": y} | look | more
 
@@ -36,10 +38,15 @@ def stroke(x: Any, y: Any, line: Mapping[str, Any], **more: Any) -> Part:
 def figure_map(
     table: pd.DataFrame, *, value: str = "energy_to_accuracy_j", title: str = ""
 ) -> go.Figure:
-    """Every configuration of :func:`outcomes` as a cell, relative to the default's ``value``.
+    """Draw every configuration of :func:`outcomes` as a cell, relative to the default's ``value``.
 
     Cells that never reach the target stay empty, and so do pairs that were not profiled, which
-    small dots mark and the legend counts. The star is the least, the cross the default.
+    small dots mark and the legend counts. A star marks the least value, a cross the default.
+
+    Args:
+        table: the configurations of one job.
+        value: the column that is drawn.
+        title: of the figure.
     """
     relative = table[value] / table.loc[table["is_default"], value].iloc[0]
     grid = table.assign(relative=relative.where(np.isfinite(relative)))
@@ -84,11 +91,15 @@ def figure_pareto(
     title: str = "",
     power_lines_w: tuple[float, ...] = (),
 ) -> go.Figure:
-    """Time against energy to the target for every configuration, with the Pareto front.
+    """Draw time against energy to the target for every configuration, with the Pareto front.
 
     Both axes are relative to the default configuration and end at twice its values.
-    ``chosen`` (a row of :func:`outcomes`) is marked with a star and its name; ``power_lines_w``
-    draws lines of constant average power.
+
+    Args:
+        table: the rows of :func:`outcomes`.
+        chosen: a row to mark with a star and its name.
+        title: of the figure.
+        power_lines_w: average powers in watts; a line of constant power is drawn for each.
     """
     base = table[table["is_default"]].iloc[0]
     time, energy = _relative(table, base)
@@ -121,7 +132,7 @@ def figure_pareto(
 
 
 def _cloud(table: pd.DataFrame) -> Part:
-    """Configurations at (time, energy), coloured by the logarithm of their batch size."""
+    """Place configurations at (time, energy), coloured by the logarithm of their batch size."""
     pairs = zip(table["batch_size"], table["power_limit_w"], strict=True)
     shown = sorted(set(table["batch_size"]))
     shown = shown[:: max(1, len(shown) // 5)]
@@ -161,10 +172,14 @@ def figure_lines(
     powers_of_two: bool = False,
     y_range: tuple[float, float] | None = None,
 ) -> go.Figure:
-    """One line for each value of column ``by``; points without a value break it.
+    """Draw one line for each value of column ``by``; points without a value break it.
 
-    ``powers_of_two`` draws the x axis to that scale, ``y_range`` cuts the y axis. Columns
-    named ``…_fraction`` read in per cent.
+    Args:
+        table: one row a point; columns named ``…_fraction`` read in per cent.
+        x, y, by: the columns of the axes, and of the lines.
+        x_title, y_title, title: what the axes and the figure are called.
+        powers_of_two: draw the x axis to that scale.
+        y_range: the least and largest value that the y axis shows.
     """
     fig = go.Figure()
     for index, (name, rows) in enumerate(table.groupby(by, sort=False)):
@@ -192,14 +207,17 @@ def figure_lines(
 
 
 def _named_ticks(names: list[str]) -> dict[str, Any]:
+    """Describe an axis that has a place for each name, in order, and no grid."""
     places = list(range(len(names)))
     edges = [-0.5, len(names) - 0.5]
     return {"tickvals": places, "ticktext": names, "showgrid": False, "range": edges}
 
 
 def _relative(table: pd.DataFrame, base: pd.Series) -> list[pd.Series]:
+    """Divide time and energy to the target by those of ``base``."""
     return [table[name] / base[name] for name in ("time_to_accuracy_s", "energy_to_accuracy_j")]
 
 
 def wrapped(names: pd.Series) -> list[str]:
+    """Break names at their commas, so that they fit below an axis."""
     return [name.replace(", ", "<br>") for name in names]

@@ -16,7 +16,7 @@ _MOST_POINTS = 1500
 
 
 def figure_goodput(table: pd.DataFrame) -> go.Figure:
-    """Goodput over total batch size (``goodput.surface``), a line each number of GPUs.
+    """Draw goodput over total batch size (``goodput.surface``), a line for each number of GPUs.
 
     Of allocations with as many GPUs, the best counts.
     """
@@ -33,9 +33,13 @@ def figure_goodput(table: pd.DataFrame) -> go.Figure:
 
 
 def figure_fit(table: pd.DataFrame, *, of: str = "measured") -> go.Figure:
-    """Predicted against given step times (``cross_validate``), coloured by number of nodes.
+    """Draw predicted against given step times (``cross_validate``), coloured by number of nodes.
 
-    The line is exact agreement, the band 10 % to both sides; ``of`` says if they were measured.
+    The line is exact agreement, the band 10 % to both sides.
+
+    Args:
+        table: the steps, each predicted by a fit that has not seen it.
+        of: says what kind of steps they are: ``measured``, or made by a model.
     """
     measured = table["step_time_s"]
     predicted = table["predicted_s"]
@@ -67,7 +71,8 @@ def figure_fit(table: pd.DataFrame, *, of: str = "measured") -> go.Figure:
 
 
 def figure_choice(choice: JointChoice) -> go.Figure:
-    """Time and energy to the target of a joint choice: the front, coloured by GPUs, and the star.
+    """Draw time and energy to the target of a joint choice: the front, coloured by GPUs, and a
+    star.
 
     Other points are grey; those slower than twice the front's slowest or costlier than thrice its
     costliest are left out, and of many every n-th is drawn. Everything is predicted.
@@ -125,9 +130,9 @@ def figure_choice(choice: JointChoice) -> go.Figure:
 
 
 def figure_knobs(table: pd.DataFrame) -> go.Figure:
-    """Energy with some knobs free and the others as given (``JointChoice.one_by_one``), as bars.
+    """Draw the energy with some knobs free and the others as given (``JointChoice.one_by_one``).
 
-    Rows that nothing in time satisfies are written as such.
+    A bar stands for each row; where nothing in time satisfies a row, words say so.
     """
     rows = table.iloc[::-1]
     known = rows["energy_j"].astype(float)
@@ -150,10 +155,12 @@ def figure_knobs(table: pd.DataFrame) -> go.Figure:
 
 
 def _energy_unit(energies_j: pd.Series) -> tuple[float, str]:
+    """Choose a unit of energy that keeps the largest number short: its joules, and its name."""
     return (1e6, "MJ") if energies_j.max() > 3e6 else (1e3, "kJ")
 
 
 def _decades(low: float, high: float) -> list[float]:
+    """Place ticks at 1, 2 and 5 times each power of ten between two values."""
     exponents = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
     ticks = [digit * 10.0**e for e in exponents for digit in (1, 2, 5)]
     return [t for t in ticks if low <= t <= high]

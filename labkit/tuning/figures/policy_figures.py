@@ -28,7 +28,12 @@ POLICY_COLOUR: dict[str, str] = {
 
 
 def figure_regret(curves: Mapping[str, NDArray[np.float64]], *, title: str = "") -> go.Figure:
-    """Mean cumulative regret over recurrences, one line a policy (``Runs.regret_j()`` by name)."""
+    """Draw mean cumulative regret over recurrences, one line for each policy.
+
+    Args:
+        curves: ``Runs.regret_j()`` by the policy's name.
+        title: of the figure.
+    """
     tables = {}
     for name, curve in curves.items():
         mean = pd.DataFrame({"regret": curve.mean(axis=0) / 1e6})
@@ -39,10 +44,11 @@ def figure_regret(curves: Mapping[str, NDArray[np.float64]], *, title: str = "")
 def regret_lines(
     tables: Mapping[str, pd.DataFrame], *, title: str, y_title: str, **axis: Any
 ) -> go.Figure:
-    """A line of ``regret`` over ``recurrence`` for each policy.
+    """Draw a line of ``regret`` over ``recurrence`` for each policy.
 
     Args:
-        tables: by policy; a band is drawn from columns regret_low and regret_high.
+        tables: by policy; a band is drawn where there are columns regret_low and regret_high.
+        title, y_title: what the figure and its y axis are called.
         axis: further properties of the y axis.
     """
     fig = go.Figure(layout={"yaxis": axis})
@@ -62,10 +68,15 @@ def regret_lines(
 def figure_savings(
     table: pd.DataFrame, paper: tuple[float, float], *, title: str = ""
 ) -> go.Figure:
-    """Steady-state energy and time savings per workload (:func:`sweep` rows of several policies).
+    """Draw steady-state energy and time savings per workload (:func:`sweep` rows of several
+    policies).
 
-    One panel each for energy and time; bars are means over seeds, whiskers 95 % intervals. The
-    band is the range the paper reports for energy.
+    Energy and time have a panel each; bars are means over seeds, whiskers 95 % intervals.
+
+    Args:
+        table: one row a workload and policy.
+        paper: the range of energy savings that the paper reports, drawn as a band.
+        title: of the figure.
     """
     from plotly.subplots import make_subplots
 
@@ -110,11 +121,16 @@ def figure_savings(
 
 
 def figure_search_path(path: pd.DataFrame, best: pd.Series, *, title: str = "") -> go.Figure:
-    """The order in which one seed tries configurations: points that change colour on their line.
+    """Draw the order in which one seed tries configurations: points that change colour on their
+    line.
 
-    ``path``: ``Runs.path`` of the seed; ``best``: the optimum, a star. A return to a configuration
-    is drawn a little higher, so that a second round does not hide the first. A ring marks a run
-    that failed (stopped early, or target missed).
+    A return to a configuration is drawn a little higher, so that a second round does not hide the
+    first. A ring marks a run that failed (it was stopped early, or missed the target).
+
+    Args:
+        path: ``Runs.path`` of the seed.
+        best: the optimum, which a star marks.
+        title: of the figure.
     """
     limits = sorted({*path["power_limit_w"], best.power_limit_w})
     lift_w = 0.02 * max(limits[-1] - limits[0], 1.0)
@@ -138,7 +154,7 @@ def figure_search_path(path: pd.DataFrame, best: pd.Series, *, title: str = "") 
 
 
 def _walk(path: pd.DataFrame) -> Part:
-    """The moves in order; the colour bar is labelled with the recurrences they happened in."""
+    """Draw the moves in order; the colour bar is labelled with the recurrences they happened in."""
     places = sorted({int(p) for p in np.linspace(0, len(path) - 1, 6)})
     return {
         "type": "scatter",

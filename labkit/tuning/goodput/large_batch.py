@@ -26,9 +26,17 @@ ScalingRule = Literal["none", "sqrt", "linear", "adascale", "sqrt-adascale"]
 def efficiency(
     batch_size: ArrayLike, *, init_batch_size: Positive, noise_scale: Noise
 ) -> NDArray[np.float64]:
-    """What an example is worth in batches of ``batch_size``: (φ + M0) / (φ + M), 1 at M0.
+    """What an example is worth in batches of ``batch_size``: (φ + M0) / (φ + M), which is 1 at M0.
 
-    Raises UsageError where a batch is below ``init_batch_size``. Source: Pollux §3.1.
+    Args:
+        batch_size: M, in examples; arrays broadcast.
+        init_batch_size: M0, the batch size the job was tuned for.
+        noise_scale: φ, in examples.
+
+    Raises:
+        UsageError: a batch is below ``init_batch_size``.
+
+    Source: Pollux §3.1.
 
     >>> efficiency([128, 256, 1024], init_batch_size=128, noise_scale=768).tolist()
     [1.0, 0.875, 0.5]
@@ -43,6 +51,11 @@ def adascale_gain(
     batch_size: ArrayLike, *, init_batch_size: Positive, noise_scale: Noise
 ) -> NDArray[np.float64]:
     """How many steps at M0 one step at M is worth: (φ/M0 + 1) / (φ/M + 1), from 1 to M/M0.
+
+    Args:
+        batch_size: M, in examples; arrays broadcast.
+        init_batch_size: M0, the batch size the job was tuned for.
+        noise_scale: φ, in examples.
 
     Source: Johnson et al. 2020 (the gain ratio of AdaScale); Pollux §3.1.
     """
@@ -69,10 +82,13 @@ def learning_rate(
     """The learning rate for ``batch_size`` that is as good as the initial one was.
 
     Args:
-        rule: ``linear`` (Goyal et al. §2.1) and ``sqrt`` multiply by k = M/M0 and √k;
-            ``adascale`` by the gain, which is between 1 and k; ``sqrt-adascale`` by its root, as
-            Adam and its kin want it; ``none`` keeps the rate.
-        noise_scale: in examples, for the two that adapt.
+        rule: ``linear`` (Goyal et al. §2.1) and ``sqrt`` multiply by k = M/M0 and √k; ``adascale``
+            by the gain, which is between 1 and k; ``sqrt-adascale`` by its root, as Adam and its
+            kin want it; ``none`` keeps the rate.
+        batch_size: M, in examples; arrays broadcast.
+        init_batch_size: M0, the batch size the job was tuned for.
+        init_learning_rate: the rate it was tuned with.
+        noise_scale: φ in examples, for the two rules that adapt.
 
     >>> learning_rate("linear", 1024, init_batch_size=256, init_learning_rate=0.1).item()
     0.4

@@ -32,9 +32,11 @@ _MOST_SIZES = 512  # batch sizes of one GPU that a search tries; all of them up 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Optimum:
-    """Examples of one GPU at a time, and gradients before the last; arrays where allocations were.
+    """The best batch of an allocation: examples of one GPU at a time, and gradients before the
+    last.
 
-    All are 0 where no allowed batch reaches the initial size.
+    Both are arrays where several allocations were given, and 0 where no allowed batch reaches the
+    initial size.
     """
 
     goodput: Any
@@ -64,7 +66,15 @@ class GoodputModel:
     ) -> NDArray[np.float64]:
         """Useful examples a second: throughput × efficiency. Arrays broadcast.
 
-        Raises UsageError where a batch is smaller than the initial size: that has no efficiency.
+        Args:
+            num_nodes, num_gpus: the allocation.
+            atomic_bsz: examples of one GPU at a time.
+            accum_steps: further gradients before each step.
+
+        Raises:
+            UsageError: a batch is smaller than the initial size, and so has no efficiency.
+
+        Source: Pollux §3.3 (GOODPUT).
         """
         batch = np.asarray(num_gpus) * np.asarray(atomic_bsz) * (np.asarray(accum_steps) + 1)
         init, noise_scale = self._moment()
@@ -80,18 +90,21 @@ class GoodputModel:
         atomic_bsz_range: tuple[Count, Count] | None = None,
         accumulation: bool = False,
     ) -> Optimum:
-        """The batch of most goodput on each allocation.
+        """Find the batch of most goodput on each allocation.
+
+        All sizes are tried where one GPU may hold no more than 512 of them; beyond, a geometric
+        grid of as many, with the measured sizes, whose ratio is below 1.02 for batches up to 30,000
+        examples a GPU. The number of steps is the best there is, in closed form.
 
         Args:
+            num_nodes, num_gpus: the allocations; arrays broadcast.
             max_batch_size: of all GPUs and accumulation steps; default: the initial size.
             atomic_bsz_range: least and most examples one GPU may hold at a time; default: 1 to
                 ``max_batch_size``.
             accumulation: allow gradient accumulation.
 
-        All sizes are tried where one GPU may hold no more than 512 of them; beyond, a geometric
-        grid of as many, with the measured sizes, whose ratio is below 1.02 for batches up to
-        30,000 examples a GPU. The number of steps is the best there is, in closed form. Raises
-        UsageError where no allocation can have a batch of the initial size or above.
+        Raises:
+            UsageError: no allocation can have a batch of the initial size or above.
         """
         init, _ = self._moment()
         limit = init if max_batch_size is None else max_batch_size
@@ -117,7 +130,9 @@ class GoodputModel:
     def _best(
         self, nodes: int, gpus: int, limit: int, low: int, high: int, accumulation: bool
     ) -> tuple[float, int, int]:
-        """Goodput, batch size of one GPU and steps of an allocation; zeros where none fits."""
+        """Find goodput, batch size of one GPU and steps of an allocation; all are 0 where none
+        fits.
+        """
         init, noise_scale = self._moment()
         knots = [int(size) for size, _ in self.step_times.measured]
         size = _integers(low, min(high, limit // gpus), [-(-init // gpus), *knots])
@@ -142,6 +157,7 @@ class GoodputModel:
         return float(values[which]), int(size[which[1]]), int(step[which])
 
     def _moment(self) -> tuple[int, float]:
+        """The initial batch size and the noise scale, without which there is no goodput."""
         if self.init_batch_size is None or self.noise_scale is None:
             raise UsageError(
                 "goodput needs init_batch_size and noise_scale: give them to fit, or "
@@ -159,9 +175,15 @@ def fit(
     compute: ComputeLaw = "measured",
     sync: SyncLaw = "doubling",
 ) -> GoodputModel:
-    """A model of the step times measured in ``frame``; laws and errors as ``step_fit.fit``.
+    """Fit a model of the step times measured in ``frame``.
 
     ``compute="linear", sync="linear"`` is the form that Pollux fits.
+
+    Args:
+        frame: measured steps, as ``step_fit.measurements`` takes them.
+        init_batch_size: the batch size the job was tuned for.
+        noise_scale: in examples.
+        compute, sync: the laws that ``step_fit.fit`` knows; it raises what they may break.
     """
     times = fit_step_times(frame, compute=compute, sync=sync)
     return GoodputModel(step_times=times, init_batch_size=init_batch_size, noise_scale=noise_scale)
@@ -178,10 +200,17 @@ def surface(
     max_batch_size: Count,
     atomic_bsz_range: tuple[Count, Count],
 ) -> pd.DataFrame:
-    """Goodput by allocation and total batch size, each on its fewest accumulations.
+    """Table goodput by allocation and total batch size, each on its fewest accumulations.
 
-    Columns: num_nodes, num_gpus, batch_size (on a geometric grid, at most), atomic_bsz,
-    accum_steps, goodput.
+    Args:
+        model: predicts goodput.
+        allocations: (nodes, GPUs).
+        max_batch_size: of all GPUs and accumulation steps.
+        atomic_bsz_range: least and most examples one GPU may hold at a time.
+
+    Returns:
+        Columns num_nodes, num_gpus, batch_size (on a geometric grid, at most), atomic_bsz,
+        accum_steps and goodput.
     """
     init, _ = model._moment()
     sizes = np.unique(np.geomspace(init, max_batch_size, 60).astype(int))
@@ -200,11 +229,17 @@ def surface(
 
 @checked
 def speedups(model: GoodputModel, allocations: Allocations, **limits: Any) -> pd.DataFrame:
-    """What each allocation is worth in GPUs: its best goodput over one GPU's.
+    """Say what each allocation is worth in GPUs: its best goodput over one GPU's.
 
-    ``limits``: those of :meth:`GoodputModel.optimize`. Columns: num_nodes, num_gpus, batch_size,
-    atomic_bsz, accum_steps, goodput, speedup, speedup_fraction (of the number of GPUs),
-    throughput_speedup (of the chosen batch, efficiency apart).
+    Args:
+        model: predicts goodput.
+        allocations: (nodes, GPUs).
+        limits: what :meth:`GoodputModel.optimize` takes besides.
+
+    Returns:
+        Columns num_nodes, num_gpus, batch_size, atomic_bsz, accum_steps, goodput, speedup,
+        speedup_fraction (of the number of GPUs) and throughput_speedup (of the chosen batch,
+        efficiency apart).
 
     Source: Pollux §4.2 (SPEEDUP).
     """
@@ -231,7 +266,9 @@ def speedups(model: GoodputModel, allocations: Allocations, **limits: Any) -> pd
 
 
 def _integers(low: int, high: int, extra: Iterable[int]) -> NDArray[np.intp]:
-    """All integers from low to high if not too many, else a geometric grid and extra."""
+    """List all integers from low to high if they are not too many, else a geometric grid and
+    ``extra``.
+    """
     if high - low < _MOST_SIZES:
         return np.arange(low, high + 1)
     grid = np.unique(np.geomspace(low, high, _MOST_SIZES).round().astype(np.intp))

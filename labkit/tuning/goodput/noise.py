@@ -50,7 +50,12 @@ class GradientNoise:
 def from_two_batches(
     *, small_sqr: float, small_batch: Positive, large_sqr: float, large_batch: Positive
 ) -> GradientNoise:
-    """Both terms from squared gradient norms (or their means) at two batch sizes; unbiased.
+    """Estimate both terms from squared gradient norms (or their means) at two batch sizes;
+    unbiased.
+
+    Args:
+        small_sqr, large_sqr: squared norms of the gradient at each batch size.
+        small_batch, large_batch: the batch sizes, in examples.
 
     Source: McCandlish et al. 2018, App. A.1.
 
@@ -70,11 +75,14 @@ def from_two_batches(
 
 @checked
 def from_replicas(gradients: ArrayLike, examples_each: Positive) -> GradientNoise:
-    """Both terms from the gradients of replicas of one step, one row a replica.
+    """Estimate both terms from the gradients of replicas of one step.
 
-    Every replica's gradient is the mean over ``examples_each`` examples of its own. The mean of
-    their squared norms and the squared norm of their mean are the two batch sizes. With a row an
-    example and ``examples_each=1`` this is the sample covariance.
+    The mean of their squared norms and the squared norm of their mean are the two batch sizes. With
+    a row an example and ``examples_each=1`` this is the sample covariance.
+
+    Args:
+        gradients: one row a replica, each the mean over examples of its own.
+        examples_each: how many examples a replica's gradient is the mean over.
 
     Source: Pollux §4.1 (its estimator where there are several replicas).
     """
@@ -91,7 +99,8 @@ def from_replicas(gradients: ArrayLike, examples_each: Positive) -> GradientNois
 
 @checked
 def average(estimates: Iterable[GradientNoise]) -> GradientNoise:
-    """Term by term; the ratio of means is far less biased than the mean of ratios.
+    """Average estimates term by term: the ratio of means is far less biased than the mean of
+    ratios.
 
     Source: McCandlish et al. 2018, App. A.1.
     """

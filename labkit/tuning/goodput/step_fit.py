@@ -31,7 +31,8 @@ _STARTS = (1.2, 2.5)  # of the overlap exponent
 
 @checked
 def measurements(frame: pd.DataFrame) -> pd.DataFrame:
-    """Measured steps as a tidy table: allocation, num_nodes, num_gpus, atomic_bsz, step_time_s.
+    """Read measured steps into a tidy table: allocation, num_nodes, num_gpus, atomic_bsz,
+    step_time_s.
 
     ``frame`` has these columns or Pollux's (num_replicas, local_bsz, step_time); ``placement``
     (GPUs of each node as digits, 124 or "124") may stand for the allocation. Its ``sync_time``,
@@ -101,15 +102,18 @@ def cross_validate(
     compute: ComputeLaw = "measured",
     sync: SyncLaw = "doubling",
 ) -> pd.DataFrame:
-    """Every measured step predicted by a fit that has not seen it.
+    """Predict every measured step by a fit that has not seen it.
 
     Args:
+        frame: measured steps, as :func:`measurements` takes them.
         by: ``row`` leaves out rows at random; a column (``allocation``, ``atomic_bsz``,
             ``num_nodes``) leaves out all rows of some of its values together.
         folds: how many fits; each leaves out one part.
+        compute, sync: the laws, as :func:`fit` takes them.
 
-    Returns :func:`measurements` with predicted_s, predicted_grad_s (of the gradient alone) and
-    relative_error (predicted over measured, minus 1).
+    Returns:
+        What :func:`measurements` returns, with predicted_s, predicted_grad_s (of the gradient
+        alone) and relative_error (predicted over measured, minus 1).
     """
     table = measurements(frame)
     codes = np.arange(len(table)) if by == "row" else pd.factorize(table[by])[0]
@@ -133,7 +137,7 @@ def cross_validate(
 
 
 class _Problem:
-    """Times as linear functions of coefficients ≥ 0, joined by the overlap exponent."""
+    """Writes times as linear functions of coefficients ≥ 0, joined by the overlap exponent."""
 
     def __init__(self, table: pd.DataFrame, compute: ComputeLaw, sync: SyncLaw) -> None:
         self.unit_s = float(table["step_time_s"].median())
@@ -157,7 +161,7 @@ class _Problem:
     def _tiers(
         self, table: pd.DataFrame, sync: SyncLaw
     ) -> tuple[list[tuple[int, str]], NDArray[np.float64]]:
-        """Names and columns of the coefficients that the rows can tell."""
+        """List names and columns of the coefficients that the rows can tell."""
         nodes = table["num_nodes"].to_numpy()
         gpus = table["num_gpus"].to_numpy()
         starts = [1, 2] if sync == "linear" else [1, 2, 3]
@@ -175,6 +179,7 @@ class _Problem:
         return list(columns), terms
 
     def solve(self) -> StepTimes:
+        """Search from several overlap exponents and keep the best fit."""
         from scipy.optimize import least_squares
 
         num_grad = self.grad_terms.shape[1]
@@ -199,7 +204,9 @@ class _Problem:
         return self._model(np.array([float(f"{value:.6g}") for value in best.tolist()]))
 
     def _start(self, overlap: float) -> NDArray[np.float64]:
-        """Gradient times as measured, or else of the fastest steps; the rest is synchronisation."""
+        """Guess a start: gradient times as measured, or else of the fastest steps; synchronisation
+        takes the rest.
+        """
         from scipy.optimize import nnls
 
         step = np.exp(self.log_step)
@@ -213,14 +220,16 @@ class _Problem:
         return np.r_[point, sync, [0.0] if self.waits else [], overlap]
 
     def _parts(self, point: NDArray) -> tuple[NDArray, NDArray, float]:
-        """The point's coefficients of gradients, of synchronisation, and of the wait."""
+        """Split a point into the coefficients of gradients, of synchronisation, and of the wait."""
         num_grad = self.grad_terms.shape[1]
         num_sync = self.sync_terms.shape[1]
         wait = float(point[-2]) if self.waits else 0.0
         return point[:num_grad], point[num_grad : num_grad + num_sync], wait
 
     def _residuals(self, point: NDArray) -> tuple[NDArray, NDArray]:
-        """Logarithm of predicted over measured, step times then gradient times, and Jacobian."""
+        """Compute the logarithm of predicted over measured, step times then gradient times, and its
+        Jacobian.
+        """
         point = point * self.scale
         of_grad, of_sync, wait = self._parts(point)
         overlap = point[-1]
@@ -246,6 +255,7 @@ class _Problem:
         return residuals, slopes * self.scale
 
     def _model(self, point: NDArray) -> StepTimes:
+        """Make step times of a point's coefficients."""
         of_grad, of_sync, wait = self._parts(point)
         grad = of_grad * self.unit_s
         base_s, per_example_s = line_through(self.sizes, grad) if self.as_measured else grad
@@ -264,7 +274,7 @@ class _Problem:
 
 
 def line_through(sizes: NDArray, times: NDArray) -> tuple[float, float]:
-    """Base and slope, neither negative, of the line nearest to the times, relatively."""
+    """Fit base and slope, neither negative, of the line nearest to the times, relatively."""
     from scipy.optimize import nnls
 
     terms = np.stack([np.ones_like(sizes), sizes], 1) / times[:, None]
@@ -276,6 +286,7 @@ def line_through(sizes: NDArray, times: NDArray) -> tuple[float, float]:
 
 
 def _check_measured(table: pd.DataFrame) -> None:
+    """Refuse measured steps that are not positive numbers, and allocations that cannot be."""
     if table.empty:
         raise UsageError("there is not a single measured step")
     for column in [c for c in table if c != "allocation"]:

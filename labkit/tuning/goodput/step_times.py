@@ -27,10 +27,10 @@ MAX_OVERLAP = 10.0
 
 @description(slots=True)
 class SyncTier:
-    """Synchronisation time of allocations on ``from_nodes`` nodes or more, up to the next tier.
+    """Says how long allocations on ``from_nodes`` nodes or more synchronise, up to the next tier.
 
-    base_s + per_gpu_s·(K − 2) + per_node_doubling_s·log2(N / from_nodes)
-    + per_gpu_doubling_s·log2(K / max(N, 2)), for K GPUs on N nodes.
+    The time of K GPUs on N nodes is base_s + per_gpu_s·(K − 2) + per_node_doubling_s·log2(N /
+    from_nodes) + per_gpu_doubling_s·log2(K / max(N, 2)).
     """
 
     from_nodes: Count
@@ -42,11 +42,12 @@ class SyncTier:
 
 @description(slots=True)
 class StepTimes:
-    """Step time by (nodes, GPUs, batch size of one GPU, accumulation steps); arrays broadcast.
+    """Predicts step time by (nodes, GPUs, batch size of one GPU, accumulation steps); arrays
+    broadcast.
 
-    The gradient takes ``base_s + per_example_s · m`` for m examples. Where ``measured`` lists
-    (m, seconds), ascending, it is interpolated between them instead, and goes on in proportion to
-    the line outside them.
+    The gradient takes ``base_s + per_example_s · m`` for m examples. Where ``measured`` lists (m,
+    seconds), ascending, it is interpolated between them instead, and goes on in proportion to the
+    line outside them.
     """
 
     base_s: float
@@ -67,7 +68,7 @@ class StepTimes:
 
     @checked
     def grad_s(self, atomic_bsz: ArrayLike) -> NDArray[np.float64]:
-        """Seconds one GPU computes for the gradient of ``atomic_bsz`` examples (T_grad)."""
+        """How long one GPU computes for the gradient of ``atomic_bsz`` examples (T_grad)."""
         size = _at_least_one("atomic_bsz", atomic_bsz).astype(float)
         line = self.base_s + self.per_example_s * size
         if not self.measured:
@@ -79,8 +80,11 @@ class StepTimes:
 
     @checked
     def sync_s(self, num_nodes: ArrayLike, num_gpus: ArrayLike) -> NDArray[np.float64]:
-        """Seconds of synchronisation (T_sync), none for one GPU; raises UsageError where no tier
-        covers an allocation, since none of its kind was measured."""
+        """How many seconds synchronisation takes (T_sync): none for one GPU.
+
+        Raises:
+            UsageError: no tier covers an allocation, since none of its kind was measured.
+        """
         nodes, gpus = allocation_of(num_nodes, num_gpus)
         starts = np.array([tier.from_nodes for tier in self.tiers], dtype=np.intp)
         tier = np.searchsorted(starts, nodes, side="right") - 1
@@ -107,10 +111,14 @@ class StepTimes:
         *,
         slowdown: ArrayLike = 1.0,
     ) -> NDArray[np.float64]:
-        """Seconds of one optimizer step after ``accum_steps`` further gradients.
+        """How many seconds one optimizer step takes after ``accum_steps`` further gradients.
 
-        ``slowdown``: how many times longer a gradient takes than here, say under a power limit;
-        synchronisation is the network's and stays as it is.
+        Args:
+            num_nodes, num_gpus: the allocation.
+            atomic_bsz: examples of one GPU at a time.
+            accum_steps: further gradients before the one that is synchronised.
+            slowdown: how many times longer a gradient takes than here, say under a power limit;
+                synchronisation is the network's and stays as it is.
 
         Source: Pollux §3.2.
 
@@ -137,7 +145,9 @@ class StepTimes:
         atomic_bsz: ArrayLike,
         accum_steps: ArrayLike = 0,
     ) -> NDArray[np.float64]:
-        """Examples a second: K · m · (accum_steps + 1) over the step time."""
+        """Examples a second: K · m · (accum_steps + 1) over the step time; it takes what that
+        takes.
+        """
         step_s = self.step_time_s(num_nodes, num_gpus, atomic_bsz, accum_steps)
         batch = np.asarray(num_gpus) * np.asarray(atomic_bsz) * (np.asarray(accum_steps) + 1)
         return batch / step_s
@@ -147,7 +157,7 @@ SYNC_NAMES = ("base_s", "per_gpu_s", "per_node_doubling_s", "per_gpu_doubling_s"
 
 
 def sync_terms(nodes: NDArray, gpus: NDArray, start: NDArray) -> NDArray[np.float64]:
-    """What each coefficient of a :class:`SyncTier` multiplies, on a last axis of four."""
+    """What each coefficient of a :class:`SyncTier` is multiplied by, on a last axis of four."""
     extra = np.maximum(gpus - 2, 0)
     neighbours = np.log2(np.maximum(gpus / np.maximum(nodes, 2), 1.0))
     spread = np.log2(np.maximum(nodes / start, 1.0))
@@ -157,6 +167,7 @@ def sync_terms(nodes: NDArray, gpus: NDArray, start: NDArray) -> NDArray[np.floa
 def allocation_of(
     num_nodes: ArrayLike, num_gpus: ArrayLike
 ) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
+    """Broadcast nodes and GPUs, and refuse allocations with a node that holds no GPU."""
     nodes, gpus = np.broadcast_arrays(
         _at_least_one("num_nodes", num_nodes), _at_least_one("num_gpus", num_gpus)
     )
@@ -170,6 +181,7 @@ def allocation_of(
 
 
 def _at_least_one(name: str, values: ArrayLike) -> NDArray[Any]:
+    """Refuse an array that holds numbers below 1."""
     array = np.asarray(values)
     if not (array >= 1).all():
         raise UsageError(f"{name} must be >= 1, got {array.min()}")

@@ -35,7 +35,7 @@ _FOLDER = "simulator/traces/{workload}/"
 
 @dataclass(frozen=True, kw_only=True)
 class Tables:
-    """What was measured of one workload (in a stand-in: fitted to that)."""
+    """What was measured of one workload; a stand-in was fitted to what was measured."""
 
     workload: str
     steps: pd.DataFrame
@@ -64,6 +64,7 @@ class Tables:
 
     @property
     def max_batch_size(self) -> int:
+        """The largest batch size trained with."""
         return int(self.runs["batch_size"].max())
 
     @property
@@ -75,8 +76,8 @@ class Tables:
     def noise_scale(self, progress_fraction: Share) -> float:
         """φ in examples after this share (0 to 1) of the run at the initial batch size.
 
-        Interpolated between epochs, on a logarithmic scale; an epoch whose estimate is infinite
-        (no gradient left of the noise) is left out.
+        It is interpolated between epochs, on a logarithmic scale; an epoch whose estimate is
+        infinite (no gradient left of the noise) is left out.
         """
         run = self.runs[self.runs["batch_size"] == self.init_batch_size]
         run = run[np.isfinite(run["noise_scale"]) & (run["noise_scale"] > 0)]
@@ -86,8 +87,11 @@ class Tables:
 
     @checked
     def initial_run(self, metric: float | None = None) -> pd.DataFrame:
-        """The run at the initial batch size, up to the epoch that first reaches ``metric``; raises
-        UsageError where none does."""
+        """The run at the initial batch size, up to the epoch that first reaches ``metric``.
+
+        Raises:
+            UsageError: no epoch reaches it.
+        """
         run = self.runs[self.runs["batch_size"] == self.init_batch_size]
         if metric is not None:
             rises = WORKLOADS[self.workload][1]
@@ -104,7 +108,15 @@ class Tables:
 
 @checked
 def load(source: str | Source = "pollux-osdi21", workload: str = "cifar10") -> Tables:
-    """One workload of a data set laid out as ``pollux-osdi21``."""
+    """Load one workload of a data set laid out as ``pollux-osdi21``.
+
+    Args:
+        source: a data set's name, or one already opened (``paper.data(...)``).
+        workload: a key of :data:`WORKLOADS`.
+
+    Raises:
+        UsageError: the data set holds no step times, or there is no such workload.
+    """
     if workload not in WORKLOADS:
         raise not_among("workload", workload, WORKLOADS)
     folder = _FOLDER.format(workload=workload)

@@ -38,9 +38,10 @@ MOST_READINGS = 20
 
 
 def tick() -> None:
-    """Tell that a training step ended; for the loop of a training script. Does nothing outside.
+    """Tell that a training step ended; a training script calls this in its loop.
 
-    A script that cannot import labkit adds a byte to the file that ``$LABKIT_STEPS`` names.
+    Outside a live run it does nothing. A script that cannot import labkit adds a byte to the file
+    that ``$LABKIT_STEPS`` names.
     """
     if path := os.environ.get(STEPS_FILE):
         with open(path, "ab") as stream:
@@ -48,7 +49,11 @@ def tick() -> None:
 
 
 def find_device(index: int = 0) -> GpuMeter:
-    """The GPU that live runs are measured on; raises UsageError where there is none."""
+    """Find the GPU that live runs are measured on.
+
+    Raises:
+        UsageError: there is none that zeus-ml can read.
+    """
     try:
         return GpuMeter(index)
     except LabkitError as error:
@@ -68,16 +73,19 @@ def recur(
 ) -> LiveState:
     """Run the job once more and add what it took to the state at ``path``.
 
-    The file is written when the command has ended, whole or not at all; several recurrences may
-    run at once. Whatever happens, the device goes back to its default limit; a run that is
-    interrupted leaves no trace in the state.
+    The file is written when the command has ended, whole or not at all; several recurrences may run
+    at once. Whatever happens, the device goes back to its default limit; a run that is interrupted
+    leaves no trace in the state.
 
     Args:
-        path: of the state; made by the first run.
+        path: where the state is; the first run makes it.
+        job: what recurs.
+        meter: measures the runs, and sets their power limits.
         output: where the command's standard output goes; default: where this process's does.
         tell: hears the decision, before the command starts.
 
-    Raises UsageError where the state is of another job or device, or the command cannot start.
+    Raises:
+        UsageError: the state is of another job or device, or the command cannot start.
     """
     from filelock import FileLock
 
@@ -105,6 +113,7 @@ class _Run:
     slices: tuple[Slice, ...] = ()
 
     def finish(self, output: IO[str] | int | None) -> LiveRun:
+        """Run the command to its end and sum up what it took."""
         started = datetime.now(UTC).isoformat(timespec="seconds")
         with contextlib.ExitStack() as stack:
             stack.callback(self.meter.reset)
@@ -134,7 +143,7 @@ class _Run:
         )
 
     def _account(self) -> tuple[float, float]:
-        """Add what the window took and start the next."""
+        """Add what the window took, and start the next."""
         took = self.meter.end()
         self.meter.begin()
         self.time_s += took.time_s
@@ -142,11 +151,12 @@ class _Run:
         return took.time_s, took.energy_j
 
     def _set_limit(self, power_limit_w: float) -> None:
+        """Set the device's power limit, and remember it."""
         self.meter.set_limit(power_limit_w)
         self.limit_w = power_limit_w
 
     def _watch(self) -> bool:
-        """Wait for the command's end; whether it had to be stopped for its cost."""
+        """Wait for the command's end, and tell whether it had to be stopped for its cost."""
         job = self.state.job
         highest = self.state.power_limits_w[-1]
         stop_j = self.state.stop_j
@@ -161,6 +171,7 @@ class _Run:
         return False
 
     def _started(self, output: IO[str] | int | None) -> subprocess.Popen:
+        """Start the command in a session of its own, to be stopped with all that it starts."""
         words = self.state.job.words(self.decision.batch_size)
         environment = {**os.environ, STEPS_FILE: str(self.steps_file)}
         try:
@@ -169,7 +180,9 @@ class _Run:
             raise UsageError(f"the command {words[0]!r} cannot be started: {error}") from None
 
     def _close_window(self) -> None:
-        """All is accounted for by now, or else what went wrong counts, not that this does too."""
+        """Close the meter's window and ignore what goes wrong: by now all is accounted for, or
+        another error counts.
+        """
         with contextlib.suppress(Exception):
             self.meter.end()
 
@@ -185,7 +198,7 @@ class _Run:
             self._set_limit(self.state.select(self.slices))
 
     def run_slice(self, power_limit_w: float) -> Slice:
-        """The same number of the command's own steps at each limit.
+        """Let the command do the same number of its own steps at a limit, and measure them.
 
         A quarter as many steps pass first, for the clock to settle.
         """
@@ -199,9 +212,9 @@ class _Run:
         return Slice(power_limit_w=power_limit_w, time_s=time_s / done, energy_j=energy_j / done)
 
     def _mark(self) -> tuple[int, float, float]:
-        """How many steps are done, and the time and energy since the last mark, read together.
+        """Read together how many steps are done, and the time and energy since the last mark.
 
-        Read again should a step have ended in between: this process may have had to wait.
+        They are read again should a step have ended in between: this process may have had to wait.
         """
         time_s = energy_j = 0.0
         for _ in range(MOST_READINGS):
@@ -214,9 +227,11 @@ class _Run:
         return steps, time_s, energy_j
 
     def _steps(self) -> int:
+        """How many steps the command has told."""
         return self.steps_file.stat().st_size
 
     def _wait(self, steps: int) -> None:
+        """Wait until the command has told so many steps."""
         while self._steps() < steps:
             if self.process.poll() is not None:
                 raise _Ended
@@ -228,7 +243,7 @@ class _Ended(Exception):
 
 
 def _stop(process: subprocess.Popen) -> None:
-    """End the command, where it still runs, and all it started: politely, then for good."""
+    """End the command, where it still runs, and all it started: it is asked to, then killed."""
     if process.poll() is not None:
         return
     for how, patience_s in ((signal.SIGTERM, GRACE_S), (signal.SIGKILL, None)):

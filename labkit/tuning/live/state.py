@@ -37,13 +37,14 @@ class LiveJob:
 
     Attributes:
         command: its words; ``{batch_size}`` in one of them stands for the batch size.
-        batch_sizes, default_batch_size: those to choose among, ascending, and where to begin.
+        batch_sizes: those to choose among, ascending.
+        default_batch_size: the one to begin at.
         eta: weight of energy against time, 1 to 0.
         beta: a run is stopped once it costs so many times the cheapest that reached its target.
-        selector, max_slowdown: how a limit is chosen, as in ``select_limits``.
+        selector, max_slowdown: how a limit is chosen, as ``select_limits`` takes them.
         steps: training steps in a slice of the just-in-time profile; 0 where the command tells
             none.
-        seed: of the policy's draws.
+        seed: what the policy's draws start from.
     """
 
     command: tuple[str, ...]
@@ -85,11 +86,11 @@ class LiveRun:
     """One run that ended.
 
     Attributes:
-        ended: ``"reached"`` (exit code 0), ``"failed"`` (any other) or ``"stopped"`` (for its
-            cost).
+        ended: ``"reached"`` (exit code 0), ``"failed"`` (any other) or ``"stopped"`` (it cost too
+            much).
         sweeps: whether the limit was being tried, rather than the batch size.
-        slices: of a just-in-time profile made during this run, ascending.
-        started: when, as an ISO text.
+        slices: what a just-in-time profile measured during this run, ascending.
+        started: when the run began, as an ISO text.
     """
 
     batch_size: Count
@@ -137,7 +138,7 @@ class LiveState:
         return self.job.beta * min(costs, default=math.inf)
 
     def limit_profile(self, batch_size: int) -> tuple[Slice, ...]:
-        """What is known of the limits at a batch size; nothing at first.
+        """What is known of the limits at a batch size; at first nothing is.
 
         Where the command tells its steps, its own slices say it. Else whole runs at the default
         batch size do, one a limit, which are taken to rank the limits for every batch size.
@@ -148,7 +149,7 @@ class LiveState:
         return () if self.job.steps else self._swept()
 
     def decide(self) -> Decision:
-        """What to run next: limits first where whole runs must show them, then batch sizes."""
+        """Decide what to run next: limits where whole runs must show them, then batch sizes."""
         several = len(self.power_limits_w) > 1
         if several and not self.job.steps and (limit := self._next_limit()) is not None:
             b0 = self.job.default_batch_size
@@ -163,7 +164,7 @@ class LiveState:
         return Decision(batch_size=size, power_limit_w=highest, why=why, profiles=several)
 
     def select(self, profile: tuple[Slice, ...]) -> float:
-        """The limit (W) the job's selector takes from a profile."""
+        """Choose the limit (W) that the job's selector takes from a profile."""
         index = power_limits.select_limits(
             [part.time_s for part in profile],
             [part.energy_j for part in profile],
@@ -175,7 +176,7 @@ class LiveState:
         return profile[int(index)].power_limit_w
 
     def frame(self) -> pd.DataFrame:
-        """One row a run: batch_size, power_limit_w, time_s, energy_j, cost_j, ended."""
+        """Table the runs: batch_size, power_limit_w, time_s, energy_j, cost_j and ended."""
         columns = ["batch_size", "power_limit_w", "time_s", "energy_j", "cost_j", "ended"]
         rows = [asdict(run) | {"cost_j": self.cost_j(run)} for run in self.runs]
         return pd.DataFrame(rows, columns=columns)
@@ -183,16 +184,16 @@ class LiveState:
     # ------------------------------------------------------------ how
 
     def _swept(self) -> tuple[Slice, ...]:
-        """Mean time and energy of whole runs at the default batch size, by limit."""
+        """Average time and energy of whole runs at the default batch size, by limit."""
         done = np.array([r.sweeps and r.ended == "reached" for r in self.runs], dtype=bool)
         means = self.frame()[done].groupby("power_limit_w")[["time_s", "energy_j"]].mean()
         rows = zip(means.index, means["time_s"], means["energy_j"], strict=True)
         return tuple(Slice(power_limit_w=w, time_s=s, energy_j=j) for w, s, j in rows)
 
     def _next_limit(self) -> float | None:
-        """The highest limit not tried yet; None once going lower has stopped to pay.
+        """Find the highest limit not tried yet; None once going lower has stopped to pay.
 
-        The highest of all until a run there has succeeded.
+        Until a run at the highest of all has succeeded, that is the one.
         """
         swept = self._swept()
         if not swept:
@@ -204,7 +205,7 @@ class LiveState:
         return left[-1] if left and worse < WORSE_IN_A_ROW else None
 
     def _next_batch_size(self) -> int:
-        """What the published policy plays next, after every run that was not made for a limit."""
+        """Let the published policy play on after every run that was not made for a limit."""
         from labkit.tuning.policies.policy import Outcome, Task
         from labkit.tuning.policies.pruning import Zeus
 
@@ -243,7 +244,7 @@ class LiveState:
 
 
 def load(path: Path) -> LiveState:
-    """The state in a file.
+    """Read the state in a file.
 
     Raises:
         BadFile: it holds none, or one of another format.
@@ -260,9 +261,12 @@ def load(path: Path) -> LiveState:
 
 
 def open_state(path: Path, job: LiveJob, device: str, limits: tuple[float, ...]) -> LiveState:
-    """The state in a file, or a fresh one where there is none.
+    """Read the state in a file, or make a fresh one where there is none.
 
     Args:
+        path: the file.
+        job: what recurs.
+        device: the name of the device's meter.
         limits: the power limits of the device in watts, ascending.
 
     Raises:

@@ -38,9 +38,9 @@ _NODES = 9
 def theory_prior(octaves: Floats) -> tuple[tuple[Floats, Floats], tuple[Floats, Floats]]:
     """Mean and covariance of log epochs, and of log epoch cost, at batch sizes b0·2^octaves.
 
-    Those of ln(1 + b/B_noise + b_small/b) and ln(1 + b_sat/b), less their values at b0, over
-    independent scales that are log-normal around b0, found by quadrature; then the level, free,
-    and the roughness.
+    They are those of ln(1 + b/B_noise + b_small/b) and ln(1 + b_sat/b), less their values at b0,
+    over independent scales that are log-normal around b0, found by quadrature; the level, which is
+    free, and the roughness are added.
     """
     grid = np.linspace(-3, 3, 31)
     odds = np.exp(-(grid**2) / 2)
@@ -64,6 +64,8 @@ def theory_prior(octaves: Floats) -> tuple[tuple[Floats, Floats], tuple[Floats, 
 def knowledge_gradient(mean: Floats, cov: Floats, seen_cov: Floats, noise: Floats) -> Floats:
     """How far observing one log cost lets the least expected cost fall, on average.
 
+    It is found by Gauss-Hermite quadrature over what is observed, and never negative.
+
     Args:
         mean, cov: of the log costs, problems × n and problems × n × n.
         seen_cov: the part of ``cov`` that the observation is about: of a sum of two terms, one may
@@ -71,8 +73,7 @@ def knowledge_gradient(mean: Floats, cov: Floats, seen_cov: Floats, noise: Float
         noise: variance of the observation, a problem each.
 
     Returns:
-        problems × n, for an observation of each; costs, as exp(mean) is one. By Gauss-Hermite
-        quadrature over what is observed; never negative.
+        problems × n, for an observation of each; costs are such that exp(mean) is one.
     """
     variance = np.diagonal(cov, axis1=1, axis2=2)
     own = np.diagonal(seen_cov, axis1=1, axis2=2) + noise[:, None]
@@ -88,7 +89,9 @@ def knowledge_gradient(mean: Floats, cov: Floats, seen_cov: Floats, noise: Float
 
 
 class Belief:
-    """A Gaussian process over batch sizes: one common prior, for each seed what it has seen."""
+    """A Gaussian process over batch sizes: all seeds share its prior, each has observations of its
+    own.
+    """
 
     def __init__(self, num_seeds: int, mean: Floats, cov: Floats) -> None:
         self.mean = mean
@@ -97,9 +100,11 @@ class Belief:
         self.evidence = np.zeros((num_seeds, len(mean)))  # precision × value
 
     def posterior(self, who: Indices, more: Floats | None = None) -> tuple[Floats, Floats]:
-        """Mean (seeds × n) and covariance (seeds × n × n), in O(n³) a seed.
+        """Mean (seeds × n) and covariance (seeds × n × n) given what was seen, in O(n³) a seed.
 
-        ``more``: precision that is expected soon, of which only the covariance knows.
+        Args:
+            who: the seeds.
+            more: precision that is expected soon, of which only the covariance knows.
         """
         precision = self.precision[who]
         cov = self._shrunk(precision)
@@ -108,6 +113,7 @@ class Belief:
         return mean, cov if more is None else self._shrunk(precision + more)
 
     def _shrunk(self, precision: Floats) -> Floats:
+        """The covariance that is left after observations of this precision."""
         root = np.sqrt(precision)
         scaled = root[:, :, None] * self.cov
         inner = np.eye(len(self.mean)) + scaled * root[:, None, :]
@@ -115,7 +121,7 @@ class Belief:
 
 
 class Spread(Memory):
-    """How far equal runs differ: one variance for all batch sizes, from within each."""
+    """Learns how far equal runs differ: one variance for all batch sizes, from within each."""
 
     def variance(self, who: Indices) -> Floats:
         """The pooled variance, shrunk to what was believed at first."""
@@ -165,9 +171,11 @@ class CostCurve(Policy):
         return batch, self.limits[batch]
 
     def patience(self, who: Indices, batch: Indices, epoch_cost_j: Floats) -> Floats:
-        """β times the least expected cost; one epoch where the profile makes the rest not worth it.
+        """Give up at β times the least expected cost, or after one epoch where the rest is not
+        worth it.
 
-        That is where finishing, less what it would teach, is dearer than to finish elsewhere.
+        It is not worth it where finishing, less what it would teach, is dearer than to finish
+        elsewhere.
         """
         rows = np.arange(len(who))
         new = self.epoch_cost.precision[who, batch] == 0
@@ -194,7 +202,9 @@ class CostCurve(Policy):
             self._observe_stop(who[long], batch[long], np.log(outcome.epochs[long]))
 
     def _observe_stop(self, who: Indices, batch: Indices, bound: Floats) -> None:
-        """Log epochs exceed ``bound``: the Gaussian of the moments that the truncation leaves."""
+        """Learn that log epochs exceed ``bound``: the Gaussian takes the moments that the
+        truncation leaves.
+        """
         from scipy.special import log_ndtr
 
         rows = np.arange(len(who))
@@ -212,7 +222,9 @@ class CostCurve(Policy):
     def _log_cost(
         self, who: Indices, in_flight: Floats | None = None
     ) -> tuple[Floats, Floats, Floats, Floats]:
-        """Mean and covariance of log cost, the covariance's part of the epochs, runs' variance."""
+        """Mean and covariance of log cost, the epochs' part of the covariance, and the runs'
+        variance.
+        """
         spread = self.runs.variance(who)
         ended = self.runs.count[who] / spread[:, None]
         self.epochs.precision[who] = ended + self.stopped.precision[who]

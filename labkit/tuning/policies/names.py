@@ -43,9 +43,14 @@ _SIMPLE: dict[str, Policy] = {
 
 
 def policy_named(name: str, job: Job, eta: float, profiled_limits: Indices) -> Policy:
-    """The policy called ``name`` (one of :data:`POLICIES`) for this job.
+    """Make the policy called ``name`` (one of :data:`POLICIES`) for this job.
 
-    Only the oracle reads the job; ``tuned-power`` takes what a profile of b0 says.
+    Args:
+        name: as the command takes it.
+        job: read by the oracle alone.
+        eta: weight of energy against time, which says what the oracle runs.
+        profiled_limits: the limit that a profile of each batch size chooses; ``tuned-power`` takes
+            what the profile of b0 says.
     """
     if name in _SIMPLE:
         return _SIMPLE[name]

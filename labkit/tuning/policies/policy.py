@@ -58,7 +58,7 @@ class Outcome:
 
 @dataclass(kw_only=True)
 class Policy:
-    """How to decide. What is described plays nothing: :meth:`start` gives a copy that does."""
+    """Says how to decide. A description plays nothing: :meth:`start` gives a copy that does."""
 
     stops_early: bool = True
     """Whether runs end when they exceed β times the cheapest success so far."""
@@ -68,7 +68,7 @@ class Policy:
     """Whether it assumes that the default batch size reaches the target in every run."""
 
     def start(self, task: Task) -> Self:
-        """The policy at play, with an empty memory of every seed's recurrences."""
+        """Start a copy of the policy, with an empty memory of every seed's recurrences."""
         playing = copy(self)
         playing.begin(task)
         return playing
@@ -80,16 +80,22 @@ class Policy:
         self.memory = Memory(task.shape)
 
     def decide(self, who: Indices, noise: Floats) -> tuple[Indices, Indices]:
-        """Indices of the batch size and power limit each seed of ``who`` runs next.
+        """Choose the indices of the batch size and power limit each seed of ``who`` runs next.
 
-        ``noise``: standard normal draws, seeds × batch sizes, for policies that randomise.
+        Args:
+            who: the seeds that have a run to start.
+            noise: standard normal draws, seeds × batch sizes, for policies that randomise.
         """
         raise UsageError(f"policy {type(self).__name__} has no method decide")
 
     def patience(self, who: Indices, batch: Indices, epoch_cost_j: Floats) -> Floats:
-        """After how many epochs to give up the runs just decided (at least one is run).
+        """Say after how many epochs to give up the runs just decided (at least one is run).
 
-        Asked once the first epoch has shown what an epoch costs.
+        It is asked once the first epoch has shown what an epoch costs.
+
+        Args:
+            who, batch: the seeds, and the batch sizes they run.
+            epoch_cost_j: what an epoch of each costs.
         """
         return np.full(len(who), np.inf)
 
@@ -98,7 +104,7 @@ class Policy:
 
 
 class Memory:
-    """Count, mean and variance of the costs seen, seeds × batch sizes (Welford's update)."""
+    """Keeps count, mean and variance of costs, seeds × batch sizes, by Welford's update."""
 
     def __init__(self, shape: tuple[int, int]) -> None:
         self.count = np.zeros(shape)
@@ -106,18 +112,19 @@ class Memory:
         self.squares = np.zeros(shape)
 
     def add(self, who: Indices, batch: Indices, cost: Floats) -> None:
+        """Add one cost for each seed of ``who`` at its batch size."""
         self.count[who, batch] += 1
         before = cost - self.mean[who, batch]
         self.mean[who, batch] += before / self.count[who, batch]
         self.squares[who, batch] += before * (cost - self.mean[who, batch])
 
     def standard_error(self, who: Indices) -> Floats:
-        """√(s²/n) with s² the variance over n (not n − 1); 0 where nothing was seen."""
+        """√(s²/n) with s² the variance over n (not n − 1); it is 0 where nothing was seen."""
         return np.sqrt(self.squares[who]) / np.maximum(self.count[who], 1)
 
 
 class WindowMemory(Memory):
-    """As :class:`Memory`, of the last ``window`` costs of each batch size only."""
+    """Remembers the last ``window`` costs of each batch size, and answers as :class:`Memory`."""
 
     def __init__(self, shape: tuple[int, int], window: int) -> None:
         super().__init__(shape)
@@ -125,6 +132,7 @@ class WindowMemory(Memory):
         self.seen = np.zeros(shape, dtype=np.intp)
 
     def add(self, who: Indices, batch: Indices, cost: Floats) -> None:
+        """Add one cost for each seed of ``who`` and forget the one that leaves the window."""
         self.costs[who, batch, self.seen[who, batch] % self.costs.shape[2]] = cost
         self.seen[who, batch] += 1
         kept = self.costs[who, batch]
@@ -135,13 +143,13 @@ class WindowMemory(Memory):
 
 
 def cheapest(cost: Floats, usable: Flags, fallback: int) -> Indices:
-    """The least cost among the usable of each row; ``fallback`` where nothing is."""
+    """Find the least cost among the usable of each row; ``fallback`` where nothing is usable."""
     place = np.where(usable, cost, np.inf).argmin(1)
     return np.where(usable.any(1), place, fallback)
 
 
 def outward(count: int, start: int) -> Indices:
-    """``start`` and what is below it, downwards, then what is above it, upwards.
+    """List ``start`` and what is below it, downwards, then what is above it, upwards.
 
     >>> outward(5, 2).tolist()
     [2, 1, 0, 3, 4]

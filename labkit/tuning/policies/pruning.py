@@ -104,6 +104,9 @@ class Zeus(Policy):
         self._next_round(who[~down & ~rise])
 
     def _next_round(self, who: Indices) -> None:
+        """Begin the next round from the cheapest batch size, among those that succeeded in this
+        one.
+        """
         nothing = who[~self.good[who].any(1)]
         self.good[nothing, self.best[nothing]] = True
         self.alive[who] = self.good[who]

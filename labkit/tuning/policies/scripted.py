@@ -17,12 +17,12 @@ Script = Callable[[int, Costs, Any], Generator[int, bool, None]]
 
 @description(frozen=False)
 class Scripted(Policy):
-    """A policy from a generator that yields the batch size (its index) each recurrence runs.
+    """Takes each recurrence's batch size (its index) from a generator that yields it.
 
-    ``script(default, costs, draws)`` is called once a seed and receives the index of b0, the
-    costs that each batch size has shown so far (joules, oldest first) and standard normal draws,
-    one a batch size; both are renewed in place before every decision. ``yield`` returns
-    whether the run reached the target. Power limits come from the just-in-time profile.
+    ``script(default, costs, draws)`` is called once a seed and receives the index of b0, the costs
+    that each batch size has shown so far (joules, oldest first) and standard normal draws, one a
+    batch size; both are renewed in place before every decision. ``yield`` returns whether the run
+    reached the target. Power limits come from the just-in-time profile.
 
     >>> def always_default(default, costs, draws):
     ...     while True:
@@ -56,6 +56,7 @@ class Scripted(Policy):
         return batch, self.limits[batch]
 
     def _next(self, seed: int) -> int:
+        """Tell a seed's script how its run ended, and hear the next batch size."""
         try:
             batch = self.scripts[seed].send(self.reached[seed])  # type: ignore[arg-type]
         except StopIteration:

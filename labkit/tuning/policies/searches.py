@@ -22,7 +22,7 @@ from labkit.tuning.policies.policy import (
 
 @description(frozen=False)
 class Fixed(Policy):
-    """Always the same batch size and power limit (indices)."""
+    """Always runs the same batch size at the same power limit (indices)."""
 
     batch: Whole
     power: Whole
@@ -37,7 +37,7 @@ class Fixed(Policy):
 class GridSearch(Policy):
     """Tries one pair of batch size and power limit per recurrence, then keeps the cheapest.
 
-    Starts at b0 and goes through smaller, then larger batch sizes, each from the highest power
+    It starts at b0 and goes through smaller, then larger batch sizes, each from the highest power
     limit down. A batch size that missed the target is pruned: its other power limits are skipped.
     With ``stops_early`` a run may also end for its cost, which prunes only that pair. A recurrence
     whose trial failed is finished with the cheapest pair known. Of concurrent recurrences, each
@@ -89,10 +89,11 @@ class GridSearch(Policy):
 
 @description(frozen=False)
 class RandomSearch(Policy):
-    """b0, then every other batch size once in random order, then the cheapest that reached.
+    """Tries b0, then every other batch size once in random order, then keeps the cheapest that
+    reached.
 
-    Each at the power limit its profile chose. A failure is tried again with the next. It knows
-    nothing of order or shape: what a search has to beat.
+    Each runs at the power limit its profile chose. A failure is tried again with the next. It knows
+    nothing of order or shape: every other search has to beat it.
 
     Source: Bergstra, Bengio, "Random search for hyper-parameter optimization", JMLR 13 (2012).
     """
@@ -119,9 +120,10 @@ class RandomSearch(Policy):
 
 @description(frozen=False)
 class Halving(Policy):
-    """Successive halving over batch sizes: run each survivor once, keep the cheaper half, repeat.
+    """Halves the batch sizes again and again: each survivor is run once, and the cheaper half
+    stays.
 
-    No pruning order, no posterior, no randomness.
+    It prunes in no order, has no posterior and draws nothing at random.
 
     Source: Karnin, Koren, Somekh, "Almost optimal exploration in multi-armed bandits", ICML'13.
     """
@@ -159,7 +161,7 @@ class Halving(Policy):
 
 
 class _Bandit(Policy):
-    """A policy of which :meth:`score` is all there is to say.
+    """A policy that differs from others of its kind by :meth:`score` alone.
 
     A run's cost is what it took; one that failed is charged a run of the cheapest known on top,
     since its recurrence must run again.
@@ -192,13 +194,13 @@ class _Bandit(Policy):
         self.memory.add(who, outcome.batch, cost + again)
 
     def score(self, who: Indices, noise: Floats) -> Floats:
-        """The less, the sooner run; seeds × batch sizes."""
+        """Rank batch sizes, seeds × batch sizes: the one that scores least is run."""
         raise NotImplementedError
 
 
 @description(frozen=False)
 class EpsilonGreedy(_Bandit):
-    """Each batch size once, outward from b0; then the cheapest mean, or with ``epsilon`` any.
+    """Runs each batch size once, outward from b0; then the cheapest, or with ``epsilon`` any.
 
     Source: Sutton, Barto, "Reinforcement Learning", 2nd ed., §2.2.
     """
@@ -206,7 +208,9 @@ class EpsilonGreedy(_Bandit):
     epsilon: Share = 0.1
 
     def score(self, who: Indices, noise: Floats) -> Floats:
-        """The mean; in a share ε of all turns, distance from a batch size drawn at random."""
+        """Score by mean cost; in a share ε of all turns by distance from a batch size drawn at
+        random.
+        """
         from scipy.special import ndtr
 
         uniform = ndtr(noise[:, :1])
@@ -217,10 +221,11 @@ class EpsilonGreedy(_Bandit):
 
 @description(frozen=False)
 class LowerConfidenceBound(_Bandit):
-    """Each batch size once, then the least mean − c·√(2 ln t / n): UCB turned round for costs.
+    """Runs each batch size once, then the one of least mean − c·√(2 ln t / n): UCB turned round for
+    costs.
 
-    UCB1 needs costs of a known range. Costs here are positive and bounded by early stopping, so
-    the range taken is the least mean known, and ``width`` scales it.
+    UCB1 needs costs of a known range. Costs here are positive and bounded by early stopping, so the
+    range taken is the least mean known, and ``width`` scales it.
 
     Source: Auer, Cesa-Bianchi, Fischer, "Finite-time analysis of the multiarmed bandit problem",
     Machine Learning 47 (2002), UCB1.
@@ -239,9 +244,10 @@ class LowerConfidenceBound(_Bandit):
 
 @description(frozen=False)
 class Thompson(_Bandit):
-    """Each batch size twice, then a draw of each mean from N(x̄, s²/n): no pruning.
+    """Runs each batch size twice, then draws each mean from N(x̄, s²/n) and runs the least; prunes
+    nothing.
 
-    Source: as in :class:`Zeus`, whose second half it is.
+    Source: Zeus §4.3, whose second half it is (see :class:`Zeus`).
     """
 
     visits = 2

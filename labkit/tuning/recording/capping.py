@@ -28,7 +28,7 @@ from labkit.kit.describe import Positive, Share, description
 
 @description(slots=True)
 class CapModel:
-    """The constants of the model; see the module."""
+    """Holds the constants of the model, which the module explains."""
 
     idle_w: Positive = 20.0
     dynamic_w: Positive = 60.0
@@ -38,7 +38,12 @@ class CapModel:
     power_limits_w: tuple[Positive, ...] = (30.0, 40.0, 50.0, 60.0, 70.0, 80.0)
 
     def activity(self, throughput: float, highest: float) -> float:
-        """How much of the processor switches, from measured examples a second."""
+        """How much of the processor switches, from measured examples a second.
+
+        Args:
+            throughput: of the batch size in question.
+            highest: of the batch size that is fastest.
+        """
         return self.least_activity + (1 - self.least_activity) * throughput / highest
 
     def clock(self, power_limit_w: float, activity: float) -> float:
@@ -51,18 +56,18 @@ class CapModel:
         return float(np.clip(np.cbrt(room_w / (activity * self.dynamic_w)), self.min_clock, 1.0))
 
     def time_s(self, full_clock_s: float, clock: float) -> float:
-        """Time of work that takes ``full_clock_s`` at the highest clock."""
+        """How long work takes that takes ``full_clock_s`` at the highest clock."""
         return full_clock_s * ((1 - self.memory_share) / clock + self.memory_share)
 
     def power_w(self, clock: float, activity: float) -> float:
-        """Average power at a clock."""
+        """How many watts are drawn on average at a clock."""
         return self.idle_w + activity * self.dynamic_w * clock**3
 
     def rows(self, epoch_s: Mapping[tuple[str, int], float]) -> list[tuple[Any, ...]]:
-        """Network, batch size, limit, seconds and watts of an epoch, and how each was found.
+        """List network, batch size, limit, seconds and watts of an epoch, and how each was found.
 
-        ``epoch_s``: measured at full clock, by network and batch size. Time is measured where the
-        limit leaves the clock alone, modelled below; power is modelled.
+        ``epoch_s`` was measured at full clock, by network and batch size. Time is measured where
+        the limit leaves the clock alone, and modelled below; power is modelled.
         """
         rows = []
         for (network, size), full_s in epoch_s.items():

@@ -29,7 +29,7 @@ _NOT_OURS_TO_SET = ("NoPermission", "NotSupported", "No permission")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reading:
-    """What one window took."""
+    """What one window took: its time and its energy."""
 
     time_s: float
     energy_j: float
@@ -39,9 +39,10 @@ class Reading:
 
 
 class RaplMeter:
-    """Package energy of all sockets, from the kernel's RAPL counters (microjoules).
+    """Reads package energy of all sockets from the kernel's RAPL counters (microjoules).
 
-    Raises LabkitError where there is no counter, or it may not be read.
+    Raises:
+        LabkitError: there is no counter, or it may not be read.
     """
 
     def __init__(self, home: Path = RAPL_HOME) -> None:
@@ -57,10 +58,17 @@ class RaplMeter:
         self.source = f"RAPL, package energy of {len(self.zones)} socket(s)"
 
     def begin(self) -> None:
+        """Begin a window."""
         self._start = time.perf_counter(), self._counters()
 
     def end(self) -> Reading:
-        """Also right where a counter wrapped once: windows must be shorter than a whole turn."""
+        """End the window and say what it took.
+
+        It is right even where a counter wrapped once: windows must be shorter than a whole turn.
+
+        Raises:
+            UsageError: no window was begun.
+        """
         if self._start is None:
             raise UsageError("no window was begun")
         (start_s, before) = self._start
@@ -92,12 +100,19 @@ class RaplMeter:
 
 
 class GpuMeter:
-    """One GPU through zeus-ml: its energy counter, and its power limit where it may be set.
+    """Reads one GPU's energy counter through zeus-ml, and sets its power limit where that is
+    allowed.
 
-    ``index`` is as ``CUDA_VISIBLE_DEVICES`` counts; ``monitor`` and ``gpus``, a ``ZeusMonitor`` and
-    what ``zeus.device.get_gpus()`` gives, are made here where left out. ``power_limits_w`` may be
-    set, ascending; one alone where nobody may set it. Raises LabkitError where there is no GPU, or
-    zeus-ml is not installed.
+    ``power_limits_w`` lists the limits that may be set, ascending; there is one where nobody may
+    set any.
+
+    Args:
+        index: the GPU's number as ``CUDA_VISIBLE_DEVICES`` counts.
+        monitor: a ``ZeusMonitor``; it is made here where left out.
+        gpus: what ``zeus.device.get_gpus()`` returns; it is called here where left out.
+
+    Raises:
+        LabkitError: there is no GPU, or zeus-ml is not installed.
     """
 
     def __init__(self, index: int = 0, *, monitor: Any = None, gpus: Any = None) -> None:
@@ -111,9 +126,11 @@ class GpuMeter:
 
     def begin(self) -> None:
         # whoever computes must have waited for the GPU: here it would only make a CUDA context
+        """Begin a window."""
         self._monitor.begin_window("labkit", sync_execution=False)
 
     def end(self) -> Reading:
+        """End the window and say what it took."""
         window = self._monitor.end_window("labkit", sync_execution=False)
         return Reading(time_s=window.time, energy_j=window.total_energy)
 
@@ -128,12 +145,12 @@ class GpuMeter:
             self._gpus.setPowerManagementLimit(self.index, round(power_limit_w * 1000))
 
     def reset(self) -> None:
-        """Back to the GPU's default limit."""
+        """Set the GPU's default limit again."""
         if len(self.power_limits_w) > 1:
             self._gpus.resetPowerManagementLimit(self.index)
 
     def _settable(self) -> tuple[float, ...]:
-        """Limits in steps from the highest down, where one may be set; else the highest alone."""
+        """List limits in steps from the highest down, or the highest alone if none may be set."""
         low_mw, high_mw = self._gpus.getPowerManagementLimitConstraints(self.index)
         try:
             self._gpus.resetPowerManagementLimit(self.index)
@@ -146,7 +163,7 @@ class GpuMeter:
 
 
 def _gpus() -> Any:
-    """zeus-ml's GPUs, without what it prints on a machine that has none."""
+    """Open zeus-ml's GPUs, without what it prints on a machine that has none."""
     try:
         with _quiet():
             from zeus.device import get_gpus
@@ -164,6 +181,7 @@ def _gpus() -> Any:
 
 
 def _monitor(index: int) -> Any:
+    """Make zeus-ml's monitor of one GPU, without what it prints."""
     with _quiet():
         from zeus.monitor import ZeusMonitor
 
@@ -172,6 +190,7 @@ def _monitor(index: int) -> Any:
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
+    """Silence what a library logs and prints."""
     previous = logging.root.manager.disable
     logging.disable(logging.CRITICAL)
     try:
@@ -185,7 +204,9 @@ def _quiet() -> Iterator[None]:
 
 
 def machine() -> dict[str, Any]:
-    """This machine in a few words: name of the processor, how many, operating system."""
+    """Describe this machine: the name of its processor, how many there are, and the operating
+    system.
+    """
     cpuinfo = Path("/proc/cpuinfo")
     text = cpuinfo.read_text(encoding="utf-8") if cpuinfo.is_file() else ""
     model = re.search(r"^model name\s*:\s*(.+)$", text, re.MULTILINE)

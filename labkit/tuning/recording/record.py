@@ -229,7 +229,7 @@ def _name(training: Training) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bench:
-    """Where trainings run: their images, the device, its counter, and who hears of each."""
+    """Runs trainings: it has their images, the device, its counter, and who hears of each."""
 
     data: Data
     device: str
@@ -237,7 +237,7 @@ class Bench:
     tell: Callable[[str], None]
 
     def cell(self, training: Training) -> dict[str, Any]:
-        """What one run of the grid did."""
+        """Train one run of the grid and say what it did."""
         if self.meter is not None:
             self.meter.begin()
         done = train(training, self.data, device=self.device)
@@ -251,7 +251,7 @@ class Bench:
         }
 
     def swept(self, trainings: Iterable[Training], epoch_s: dict[Any, float]) -> list[Row]:
-        """Rows for every limit the device lets set, each measured on epochs of its own."""
+        """Measure an epoch under every limit the device lets set, on epochs of its own, as rows."""
         rows = []
         try:
             for training in trainings:
@@ -274,7 +274,7 @@ class Bench:
         return rows
 
     def _slice(self, training: Training, number: int, power_limit_w: float) -> Slice:
-        """What an epoch takes, from ``number`` of them after one that settles the clock."""
+        """Time an epoch as the mean of ``number`` of them, after one that settles the clock."""
         self.meter.set_limit(power_limit_w)
         train(replace(training, max_epochs=1, targets=(1.0,)), self.data, device=self.device)
         self.meter.begin()
@@ -288,7 +288,9 @@ class Bench:
 def _cells_so_far(
     folder: Path, identity: dict[str, Any], *, resume: bool, overwrite: bool
 ) -> Cells:
-    """The finished runs to go on from; refuses to touch what is there unless asked to."""
+    """Read the finished runs to go on from; what is there is left alone unless asked to be
+    replaced.
+    """
     if resume and overwrite:
         raise UsageError("either resume a recording or overwrite it, not both")
     if overwrite:
@@ -326,6 +328,7 @@ def _cells_so_far(
 
 
 def _meta(grid: Grid, cells: Cells, meter: AnyMeter, clock: str) -> dict[str, Any]:
+    """Write down how the trace was made: its energy, its clock and what its workloads are."""
     stretch = statistics.median(cell["epoch_s"] / cell["cpu_s"] for cell in cells.values())
     return {
         "script": "labkit/tuning/recording/record.py",
@@ -341,7 +344,7 @@ def _meta(grid: Grid, cells: Cells, meter: AnyMeter, clock: str) -> dict[str, An
 
 
 def _train_table(trainings: list[Training], cells: Cells) -> pd.DataFrame:
-    """One row a run and target; epochs are missing where the target was never reached."""
+    """Make a row for each run and target; epochs are missing where the target was never reached."""
     columns = [*_ROW, "learning_rate", "run", "target_metric", "target_epoch"]
     rows = [
         (
@@ -361,7 +364,7 @@ def _train_table(trainings: list[Training], cells: Cells) -> pd.DataFrame:
 
 
 def _power_table(trainings: list[Training], cells: Cells, clock: str, bench: Bench) -> pd.DataFrame:
-    """Time and power of an epoch by network, batch size and power limit; which are modelled."""
+    """Table an epoch's time and power by network, batch size and limit; say what is modelled."""
     places = [(training.network, training.batch_size) for training in trainings]
     table = pd.DataFrame([cells[_name(training)] for training in trainings])
     runs = table.groupby(pd.MultiIndex.from_tuples(places), sort=False)
@@ -385,4 +388,5 @@ def _power_table(trainings: list[Training], cells: Cells, clock: str, bench: Ben
 
 
 def _json(content: dict[str, Any]) -> str:
+    """Write a file's text as JSON."""
     return json.dumps(content, indent=1) + "\n"

@@ -95,14 +95,14 @@ def outputs(weights: Sequence[Tensor], images: Tensor, worker_batch: int | None 
 
 
 def _logits(weights: Sequence[Tensor], active: Tensor) -> Tensor:
-    """The last layer's product, given the hidden layer after its ReLU."""
+    """Multiply the hidden layer, after its ReLU, by the last layer's weights."""
     return weights[3][:, None].baddbmm(active, weights[2].transpose(1, 2))
 
 
 def _hidden(
     weights: Sequence[Tensor], images: Tensor, worker_batch: int | None
 ) -> tuple[Tensor, list[Tensor]]:
-    """The hidden layer before its ReLU, and the factor by which each group was normalised."""
+    """Compute the hidden layer before its ReLU, and the factor that normalised each group."""
     first = weights[0].transpose(1, 2)
     bias = weights[1]
     stacks = len(images)
@@ -176,7 +176,16 @@ def gradients(
 
 
 def momentum(weight: Tensor, gradient: Tensor, velocity: Tensor, rate: Tensor) -> None:
-    """SGD with momentum as torch has it: the rate outside the velocity (Goyal et al., Eq. 9)."""
+    """Step by SGD with momentum as torch has it, the rate outside the velocity.
+
+    Args:
+        weight: changed in place.
+        gradient: of the weight.
+        velocity: the momentum so far, changed in place.
+        rate: the learning rate of each run.
+
+    Source: Goyal et al. 2017, Eq. 9.
+    """
     velocity.mul_(MOMENTUM).add_(gradient)
     weight.sub_(rate * velocity)
 
@@ -188,6 +197,7 @@ def train(
     """Train every run for all its epochs.
 
     Args:
+        stack: the runs.
         rates: the learning rate of every step, runs × steps; the last batch of an epoch may be
             smaller, so an epoch has ⌈images / batch_size⌉ steps.
         data: from :func:`training.load_digits`, to read them once for many calls.
@@ -234,7 +244,7 @@ def train(
 
 
 def _distinct_seeds(seeds: tuple[int, ...]) -> tuple[int, ...]:
-    """Each seed once where they repeat in turn, so that runs of one seed share an order."""
+    """List each seed once where they repeat in turn, so that runs of one seed share an order."""
     distinct = tuple(dict.fromkeys(seeds))
     repeats = len(seeds) // len(distinct)
     return distinct if distinct * repeats == seeds else seeds

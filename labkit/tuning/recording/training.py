@@ -39,7 +39,7 @@ TITLES = {"mlp": "MLP, digits", "cnn": "CNN, digits"}
 
 
 def network_of(name: str) -> nn.Module:
-    """One hidden layer of 32, or two convolutions of 8 and 16 channels."""
+    """Build a network: one hidden layer of 32, or two convolutions of 8 and 16 channels."""
     from torch import nn
 
     if name == "mlp":
@@ -58,7 +58,7 @@ def network_of(name: str) -> nn.Module:
 
 @description(slots=True)
 class Training:
-    """One run: what is trained, how, and until when."""
+    """Describes one run: what is trained, how, and until when."""
 
     network: str
     batch_size: Count
@@ -90,9 +90,12 @@ class Trained:
 
 
 def read_digits() -> tuple[NDArray[np.float64], NDArray[np.int64]]:
-    """scikit-learn's digits: 1,797 images of 64 values from 0 to 16, and what each shows.
+    """Read scikit-learn's digits: 1,797 images of 64 values from 0 to 16, and what each shows.
 
-    Its file is read here, since importing ``sklearn.datasets`` takes a second.
+    Their file is read here, since importing ``sklearn.datasets`` takes a second.
+
+    Raises:
+        UsageError: torch or scikit-learn is not installed.
     """
     extras.need("training", "torch", "torch", "sklearn")
     package = find_spec("sklearn")
@@ -103,8 +106,12 @@ def read_digits() -> tuple[NDArray[np.float64], NDArray[np.int64]]:
 
 
 def load_digits(device: str = "cpu") -> Data:
-    """Training images and labels, then validation's: 1,438 and 359 rows of 64 values in [0, 1];
-    raises UsageError where torch or scikit-learn is not installed."""
+    """Split the digits: training images and labels, then validation's, 1,438 and 359 rows of 64
+    values in [0, 1].
+
+    Raises:
+        UsageError: torch or scikit-learn is not installed.
+    """
     pixels, digits = read_digits()
     import torch
 
@@ -117,7 +124,7 @@ def load_digits(device: str = "cpu") -> Data:
 
 @contextmanager
 def one_thread() -> Iterator[None]:
-    """Torch computes on one thread, so that the same call gives the same numbers."""
+    """Let torch compute on one thread, so that the same call gives the same numbers."""
     import torch
 
     threads = torch.get_num_threads()
@@ -132,10 +139,14 @@ def one_thread() -> Iterator[None]:
 def train(what: Training, data: Data | None = None, *, device: str = "cpu") -> Trained:
     """Train until the highest target is reached or the epochs are used up.
 
-    Plain SGD with momentum, cross-entropy, a new order of the images each epoch. The same
-    description gives the same accuracies on the same machine and libraries: weights and order
-    come from ``rng`` alone and one thread computes. ``data``: from :func:`load_digits`, to read
-    them once for many runs; ``device``: ``cpu`` or ``cuda``.
+    Plain SGD with momentum minimises cross-entropy, in a new order of the images each epoch. The
+    same description gives the same accuracies on the same machine and libraries: weights and order
+    come from ``rng`` alone and one thread computes.
+
+    Args:
+        what: the run.
+        data: from :func:`load_digits`, to read them once for many runs.
+        device: ``cpu`` or ``cuda``.
     """
     import torch
 
@@ -164,7 +175,7 @@ def _epoch(
     batches: Sequence[Tensor],
     device: str,
 ) -> tuple[float, float]:
-    """One pass over the images; its wall and processor time in seconds."""
+    """Pass over the images once, and measure its wall and processor time in seconds."""
     from torch.nn.functional import cross_entropy
 
     start_s = _now(device)
@@ -177,6 +188,7 @@ def _epoch(
 
 
 def _now(device: str) -> float:
+    """The time in seconds, once the device has done all it was given."""
     if device != "cpu":
         import torch
 
@@ -185,7 +197,7 @@ def _now(device: str) -> float:
 
 
 def accuracy(network: Any, images: Tensor, labels: Tensor) -> float:
-    """Share of images whose class the network names."""
+    """The share of images whose class the network names."""
     import torch
 
     with torch.no_grad():

@@ -29,7 +29,7 @@ _CHUNK = 128
 
 @description(slots=True)
 class Experiment:
-    """A policy at work on one recurring job; its fields as ``simulate`` takes them."""
+    """A policy at work on one recurring job; the fields are what ``simulate`` takes."""
 
     job: Job
     policy: str
@@ -59,23 +59,28 @@ class Experiment:
 
     @property
     def slices(self) -> tuple[Job, ...]:
-        """The job as it is over time: itself, then what it drifts to."""
+        """The job as it is over time: first itself, then what it drifts to."""
         return (self.job, *self.drift)
 
     def slice_of(self, recurrence: NDArray[np.intp]) -> NDArray[np.intp]:
-        """Which of :attr:`slices` a recurrence (from 0) belongs to."""
+        """Tell which of :attr:`slices` a recurrence (from 0) belongs to."""
         return recurrence * len(self.slices) // self.num_recurrences
 
     @property
     def slice_per_recurrence(self) -> NDArray[np.intp]:
+        """Which of :attr:`slices` each recurrence belongs to."""
         return self.slice_of(np.arange(self.num_recurrences))
 
 
 def replay(setup: Experiment, policy: Policy, profiled_limits: NDArray) -> dict[str, NDArray]:
-    """Every run of an experiment as columns, in order of decision: see ``Runs``.
+    """Play an experiment and return every run as columns, in order of decision (see ``Runs``).
 
-    ``profiled_limits``: the index of the limit that a profile of each batch size chooses.
-    O(runs of a seed) NumPy steps over all seeds.
+    It takes O(runs of a seed) NumPy steps over all seeds.
+
+    Args:
+        setup: the job, and how often it recurs for which seeds.
+        policy: what decides.
+        profiled_limits: the index of the limit that a profile of each batch size chooses.
     """
     if policy.trusts_default:
         for job in setup.slices:
@@ -101,7 +106,7 @@ def replay(setup: Experiment, policy: Policy, profiled_limits: NDArray) -> dict[
 
 
 class _State:
-    """The tables of an experiment's jobs as arrays, and how far each seed is."""
+    """Holds the tables of an experiment's jobs as arrays, and how far each seed is."""
 
     def __init__(self, setup: Experiment, policy: Policy, profiled_limits: NDArray) -> None:
         jobs = setup.slices
@@ -136,7 +141,7 @@ class _State:
         self.profiled = np.zeros(task.shape, dtype=bool)
 
     def board(self, slot: int) -> NDArray:
-        """The seeds with a run to start in this slot: a failure again, or the next recurrence."""
+        """Find the seeds with a run to start in this slot: a failure again or a new recurrence."""
         new = ~self.active[slot] & (self.left > 0)
         self.recurrence[slot, new] = self.setup.num_recurrences - self.left[new]
         self.left[new] -= 1
@@ -191,6 +196,7 @@ class _State:
         )
 
     def _check_profiled(self, batch: NDArray, power: NDArray, each_j: NDArray) -> None:
+        """Refuse a choice that was not profiled."""
         holes = np.flatnonzero(np.isnan(each_j))
         if len(holes):
             job = self.setup.job
@@ -202,7 +208,7 @@ class _State:
             )
 
     def _limit(self, who: NDArray, part: NDArray, batch: NDArray, each_j: NDArray) -> NDArray:
-        """After how many epochs each run is given up."""
+        """Work out after how many epochs each run is given up."""
         limit = self.max_epochs[part]
         if self.policy.stops_early:
             bound = self.setup.beta_knob * self.cheapest_j[who] / each_j
@@ -225,7 +231,9 @@ class _State:
 
 
 def _draws(seeds: tuple[int, ...], num_arms: int) -> Iterator[tuple[NDArray, NDArray]]:
-    """For every step a uniform draw a seed and a normal draw a seed and arm, from own streams."""
+    """Draw for every step a uniform number a seed, and a normal one a seed and arm, from own
+    streams.
+    """
     streams = [np.random.default_rng(seed) for seed in seeds]
     while True:
         lots = np.stack([stream.random(_CHUNK) for stream in streams])
@@ -235,6 +243,7 @@ def _draws(seeds: tuple[int, ...], num_arms: int) -> Iterator[tuple[NDArray, NDA
 
 
 def _check_default(job: Job) -> None:
+    """Refuse a job whose default batch size misses the target in some recorded run."""
     reached = np.array(job.epochs_to_target[job.default_index]) <= job.max_epochs
     if not reached.all():
         raise UsageError(

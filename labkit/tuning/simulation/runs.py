@@ -45,7 +45,7 @@ RunQuantity = Literal["time_s", "energy_j", "cost_j", "profiling_energy_j", "rea
 
 @dataclass(frozen=True, kw_only=True)
 class Runs:
-    """What an experiment did, run by run. Arrays have one entry a run, in order of time."""
+    """What an experiment did, run by run; arrays have one entry a run, in order of time."""
 
     experiment: Experiment
     seed: NDArray[np.intp]
@@ -59,7 +59,8 @@ class Runs:
     reached: NDArray[np.bool_]
 
     def frame(self) -> pd.DataFrame:
-        """One row a run: seed, recurrence (from 1), batch_size, power_limit_w, time_s, …, reached.
+        """Table the runs, one row each: seed, recurrence (from 1), batch_size, power_limit_w,
+        time_s, …, reached.
 
         A recurrence that had to be retried has several rows; a run that was refused because even
         one epoch would have cost too much has zero time and energy.
@@ -78,7 +79,8 @@ class Runs:
 
     @checked
     def path(self, seed: int) -> pd.DataFrame:
-        """Where one seed went: its rows of :meth:`frame` without runs that stayed or never started.
+        """List where one seed went: its rows of :meth:`frame` without runs that stayed or never
+        started.
 
         ``visit`` counts earlier moves to the same configuration.
         """
@@ -89,14 +91,14 @@ class Runs:
 
     @checked
     def per_recurrence(self, quantity: RunQuantity) -> NDArray[np.float64]:
-        """A quantity (``energy_j``, …) of each recurrence, retries included (seeds × R)."""
+        """Sum a quantity (``energy_j``, …) over each recurrence, retries included (seeds × R)."""
         shape = (len(self.experiment.seeds), self.experiment.num_recurrences)
         total = np.zeros(shape)
         np.add.at(total, (self.seed, self.recurrence), getattr(self, quantity))
         return total
 
     def regret_j(self) -> NDArray[np.float64]:
-        """Cost above the oracle's expected cost, accumulated over recurrences (seeds × R)."""
+        """Add up cost above the oracle's expected cost over recurrences (seeds × R)."""
         setup = self.experiment
         best = np.array([outcomes.optimum(job, eta=setup.eta_knob).cost_j for job in setup.slices])
         excess = self.per_recurrence("cost_j") - best[setup.slice_per_recurrence]
@@ -106,8 +108,8 @@ class Runs:
         """Savings against (b0, highest power) in steady state, with 95 % intervals of the mean.
 
         energy_reduction and time_reduction compare the mean of the last five recurrences with the
-        baseline's expectation; …_low and …_high bound the mean over seeds (Student's t; missing
-        for one seed). total_energy_reduction compares all recurrences, exploration included.
+        baseline's expectation; …_low and …_high bound the mean over seeds (Student's t; missing for
+        one seed). total_energy_reduction compares all recurrences, exploration included.
         profiling_fraction is the share of all energy that power profiling added. regret_j is the
         mean cumulative regret with its interval; batch_size and power_limit_w are what most seeds
         end with, agreement_fraction how many; excess_cost_fraction is the expected cost of what
@@ -130,7 +132,7 @@ class Runs:
         return pd.Series(row | self._settled())
 
     def _settled(self) -> dict[str, object]:
-        """What seeds end with: the configuration of each one's last successful run."""
+        """Find what seeds end with: the configuration of each one's last successful run."""
         setup = self.experiment
         last = self.reached & (self.recurrence == self.recurrence.max())
         batch = self.batch[last]
@@ -172,21 +174,26 @@ def simulate(
     limit, where the policy profiles.
 
     Args:
+        job: the job to replay.
         policy: one of ``POLICIES``, or one of your own.
-        eta, beta: weight of energy against time, 0 to 1; early-stop factor, above 1.
-        recurrences: default: twice the number of configurations, as in the paper.
+        eta: weight of energy against time, 0 to 1.
+        beta: early-stop factor, above 1.
+        recurrences: how often the job recurs; default: twice the number of configurations, as in
+            the paper.
         seeds: non-negative integers; seed k gives the same runs whatever else is simulated.
         drift: what the job turns into: with it, equal shares of the recurrences, in this order;
             power limits stay as profiled at first.
         concurrency: recurrences in flight at once: each is decided before the results of the
             concurrency − 1 before it are known.
-        selector, max_slowdown: how a profile chooses the limit, as in ``best_power_limits``.
+        selector, max_slowdown: how a profile chooses the limit, as ``best_power_limits`` takes
+            them.
 
     Raises:
         UsageError: a knob is out of range, or the policy cannot start on this job.
         LabkitError: some recurrence failed 20 times.
 
-    O(recurrences · seeds · batch sizes), in about one NumPy step a recurrence.
+    The time is O(recurrences · seeds · batch sizes), in about one NumPy step a recurrence.
+
     Source: Zeus §4 and §6.1; semantics of a run as in zeus-ml's simulator.
     """
     setup = Experiment(
@@ -214,7 +221,14 @@ def sweep(
     eta: Share = 0.5,
     seeds: Iterable[Whole] = range(100),
 ) -> pd.DataFrame:
-    """:meth:`Runs.summary` of every job under every policy, one row each."""
+    """Replay every job under every policy; each pair is a row, as :meth:`Runs.summary` has it.
+
+    Args:
+        jobs: the jobs to replay.
+        policies: the policies' names.
+        eta: weight of energy against time, 0 to 1.
+        seeds: as :func:`simulate` takes them.
+    """
     jobs = tuple(jobs)
     seeds = tuple(seeds)
     cases = product(policies, jobs)
@@ -230,11 +244,19 @@ def savings(
     eta: Share = 0.5,
     seeds: Iterable[Whole] = range(100),
 ) -> pd.DataFrame:
-    """Energy and time saved in steady state per GPU, workload and policy, with 95 % intervals.
+    """Table energy and time saved in steady state per GPU, workload and policy, with 95 %
+    intervals.
 
-    Columns: gpu, those of ``Runs.summary``, in_paper_range (the energy saved lies in
-    :data:`PAPER_RANGE`) and published_energy_reduction (:data:`SIMULATOR_ENERGY_REDUCTION`,
-    missing where there is none).
+    Args:
+        traces: a trace for each GPU.
+        policies: the policies' names.
+        eta: weight of energy against time, 0 to 1.
+        seeds: as :func:`simulate` takes them.
+
+    Returns:
+        Columns gpu, those of ``Runs.summary``, in_paper_range (the energy saved lies in
+        :data:`PAPER_RANGE`) and published_energy_reduction (:data:`SIMULATOR_ENERGY_REDUCTION`,
+        missing where there is none).
     """
     policies = tuple(policies)
     seeds = tuple(seeds)
@@ -252,5 +274,5 @@ def savings(
 
 
 def with_interval(name: str, values: NDArray[np.float64]) -> dict[str, float]:
-    """Mean over seeds and its 95 % interval by Student's t, as three columns."""
+    """Put the mean over seeds and its 95 % interval by Student's t in three columns."""
     return dict(zip((name, f"{name}_low", f"{name}_high"), mean_interval(values), strict=True))

@@ -48,7 +48,7 @@ class ImplausiblePower(TraceWarning):
 
 
 def read_train(path: Path) -> pd.DataFrame:
-    """Epochs to target; an empty ``target_epoch`` (never reached) becomes ``inf``."""
+    """Read epochs to target; an empty ``target_epoch`` (never reached) becomes ``inf``."""
     table = _checked(path, _TRAIN_COLUMNS, _TRAIN_KEY, optional="target_epoch")
     table["target_epoch"] = table["target_epoch"].fillna(math.inf)
     _refuse_two_values(path, table, [*WORKLOAD, "batch_size"], "learning_rate")
@@ -57,7 +57,7 @@ def read_train(path: Path) -> pd.DataFrame:
 
 
 def read_power(path: Path) -> pd.DataFrame:
-    """Time and average power of an epoch, with ``energy_source`` where the file says it."""
+    """Read time and average power of an epoch, with ``energy_source`` where the file says it."""
     table = _checked(path, _POWER_COLUMNS, _POWER_KEY)
     columns = [*_POWER_COLUMNS, *({_SOURCE} & {*table})]
     if _SOURCE in table:
@@ -72,7 +72,7 @@ def read_power(path: Path) -> pd.DataFrame:
 
 
 def _checked(path: Path, columns: list[str], key: list[str], optional: str = "") -> pd.DataFrame:
-    """The rows of a file, each field checked; the index is their line."""
+    """Read the rows of a file and check each field; the index is their line."""
     table = _fields(path, columns)
     for column in columns:
         values = table[column]
@@ -95,7 +95,7 @@ def _checked(path: Path, columns: list[str], key: list[str], optional: str = "")
 
 
 def _fields(path: Path, columns: list[str]) -> pd.DataFrame:
-    """The file as text, field by field; lines that start with # or are empty do not count."""
+    """Read a file as text, field by field; lines that start with # or are empty do not count."""
     text = read_text(path).splitlines()
     numbered = [(n, t) for n, t in enumerate(text, 1) if t.strip() and not t.startswith("#")]
     valid = ",".join(columns)
@@ -133,16 +133,17 @@ def _refuse(path: Path, values: pd.Series, wrong: pd.Series, problem: str, valid
 
 
 def _first_line(of: pd.Series) -> int:
+    """Find the line of the first row that is marked."""
     return int(of.index[int(of.argmax())])
 
 
 def _first_like(table: pd.DataFrame, line: int, key: list[str]) -> int:
-    """The line of the first row with the same ``key``."""
+    """Find the line of the first row with the same ``key``."""
     return _first_line((table[key] == table.loc[line, key]).all(axis=1))
 
 
 def _refuse_repeats(path: Path, table: pd.DataFrame, key: list[str]) -> None:
-    """Rows with a key that an earlier one has, whether they say the same or something else."""
+    """Refuse rows with a key that an earlier one has, whether they say the same or not."""
     repeats = table.duplicated(key)
     copies = table.duplicated()
     if repeats.any():
@@ -160,7 +161,7 @@ def _refuse_repeats(path: Path, table: pd.DataFrame, key: list[str]) -> None:
 
 
 def _refuse_two_values(path: Path, table: pd.DataFrame, key: list[str], column: str) -> None:
-    """Rows of one ``key`` that differ in a ``column`` which belongs to the key."""
+    """Refuse rows of one ``key`` that differ in a ``column`` which belongs to the key."""
     first = table.groupby(key, sort=False)[column].transform("first")
     wrong = table[column] != first
     if wrong.any():
@@ -171,7 +172,7 @@ def _refuse_two_values(path: Path, table: pd.DataFrame, key: list[str], column: 
 
 
 def _refuse_disorder(path: Path, table: pd.DataFrame) -> None:
-    """A run that reaches a harder target before an easier one.
+    """Refuse a run that reaches a harder target before an easier one.
 
     Whether harder is higher is not in the file: a workload's runs must agree on one direction.
     """
@@ -200,9 +201,9 @@ def _refuse_disorder(path: Path, table: pd.DataFrame) -> None:
 
 
 def gaps(train: pd.DataFrame, power: pd.DataFrame) -> pd.DataFrame:
-    """What two tables lack of a full grid, and what in them is hard to believe.
+    """List what two tables lack of a full grid, and what in them is hard to believe.
 
-    One row a workload and kind: dataset, network, optimizer, gap, count, detail.
+    Each workload and kind of gap has a row: dataset, network, optimizer, gap, count, detail.
     """
     trained, profiled = (dict(list(table.groupby(WORKLOAD))) for table in (train, power))
     rows = [
@@ -215,7 +216,7 @@ def gaps(train: pd.DataFrame, power: pd.DataFrame) -> pd.DataFrame:
 
 
 def _gaps_of(train: pd.DataFrame | None, power: pd.DataFrame | None) -> dict[str, list[str]]:
-    """Kinds of gaps of one workload, each with its places."""
+    """List the kinds of gaps of one workload, each with its places."""
     if power is None:
         return {"workload trained, never profiled": ["all of it"]}
     over = power[power["average_power"] > (1 + MOST_OVERDRAW) * power["power_limit"]]
@@ -243,6 +244,7 @@ def _gaps_of(train: pd.DataFrame | None, power: pd.DataFrame | None) -> dict[str
 
 
 def _holes(power: pd.DataFrame) -> list[str]:
+    """List the pairs of batch size and power limit that a full grid has and the table lacks."""
     profiled = set(zip(power["batch_size"], power["power_limit"], strict=True))
     grid = product(sorted(set(power["batch_size"])), sorted(set(power["power_limit"])))
     return [f"{size} @ {limit:g} W" for size, limit in grid if (size, limit) not in profiled]
@@ -273,5 +275,6 @@ def warn_of_holes(of: str, power: pd.DataFrame) -> None:
 
 
 def _listed(places: list[str]) -> str:
+    """Write out the first three places, and how many more there are."""
     more = len(places) - 3
     return ", ".join(places[:3]) + (f" and {more} more" if more > 0 else "")

@@ -88,6 +88,7 @@ class Job:
 
     @property
     def default_index(self) -> int:
+        """The place of b0 among the batch sizes."""
         return self.batch_sizes.index(self.default_batch_size)
 
     @property

@@ -87,39 +87,43 @@ class TrainingTrace:
 
     @property
     def names(self) -> list[str]:
-        """The workloads that can be replayed: trained and profiled, as the keys of :meth:`job`."""
+        """The names of the workloads that can be replayed, trained and profiled; :meth:`job` takes
+        them.
+        """
         both = set(self.train["dataset"].unique()) & set(self.power["dataset"].unique())
         known = {name: spec.dataset or name for name, spec in self.workloads.items()}
         named = [name for name, dataset in known.items() if dataset in both]
         return named + sorted(both - set(known.values()))
 
     def gaps(self, name: str = "") -> pd.DataFrame:
-        """What the files lack of a full grid (for one workload), and what is hard to believe.
+        """List what the files lack of a full grid (for one workload), and what is hard to believe.
 
-        One row a workload and kind: dataset, network, optimizer, gap, count, detail (the first).
+        Each workload and kind of gap has a row: dataset, network, optimizer, gap, count, detail
+        (the first).
         """
         table = checks.gaps(self.train, self.power)
         return _select(table, self._spec(name, {})) if name else table
 
     @checked
     def jobs(self, **overrides: Any) -> list[Job]:
-        """Every workload of :attr:`names` as a :class:`Job`."""
+        """Read every workload of :attr:`names` as a :class:`Job`."""
         return [self.job(name, **overrides) for name in self.names]
 
     @checked
     def job(self, name: str, *, host_power_w: NonNegative = 0.0, **overrides: Any) -> Job:
-        """The recurring job ``name``, one of :attr:`names`, with its published defaults.
-
-        Args:
-            host_power_w: drawn by the rest of the server.
-            overrides: ``network``, ``optimizer``, ``default_batch_size``, ``target_metric``,
-                ``max_epochs`` or ``title``; a workload without defaults of its own
-                (``workloads``) needs the first five.
+        """Read the recurring job ``name`` with its published defaults.
 
         The published default batch size is clamped to the largest below it that fits the GPU (was
-        profiled), as the authors' artifact does; one given here must be in the trace. Warns
-        (IncompleteTrace) of pairs of batch size and power limit that were not profiled: they are
+        profiled), as the authors' artifact does; one given here must be in the trace. Pairs of
+        batch size and power limit that were not profiled are warned of (IncompleteTrace): they are
         holes of the job, which nothing runs at or chooses.
+
+        Args:
+            name: one of :attr:`names`.
+            host_power_w: drawn by the rest of the server.
+            overrides: ``network``, ``optimizer``, ``default_batch_size``, ``target_metric``,
+                ``max_epochs`` or ``title``; a workload without defaults of its own (``workloads``)
+                needs the first five.
 
         Raises:
             UsageError: there is no such workload, target or setting, or no batch size was both
@@ -153,14 +157,14 @@ class TrainingTrace:
         )
 
     def each_default(self) -> list[Job]:
-        """Every workload with every batch size in turn as the user's default."""
+        """Read every workload with every batch size in turn as the user's default."""
         return [
             replace(job, default_batch_size=size) for job in self.jobs() for size in job.batch_sizes
         ]
 
     @checked
     def each_target(self, *names: str) -> list[Job]:
-        """The workloads (default: all) at every target recorded for them, easiest first."""
+        """Read the workloads (default: all) at every target recorded for them, easiest first."""
         return [
             self.job(name, target_metric=target)
             for name in names or self.names
@@ -169,13 +173,19 @@ class TrainingTrace:
 
     @checked
     def targets(self, name: str, **overrides: Any) -> list[float]:
-        """The target metrics recorded for a workload, from the easiest to the hardest."""
+        """List the target metrics recorded for a workload, from the easiest to the hardest.
+
+        Args:
+            name: one of :attr:`names`.
+            overrides: as :meth:`job` takes them.
+        """
         spec = self._spec(name, overrides)
         rows = _select(self.train, spec)
         return sorted(set(rows["target_metric"]), reverse=not spec.higher_is_better)
 
     def coverage(self) -> pd.DataFrame:
-        """What was recorded per workload: batch sizes trained, profiled and usable (both), runs.
+        """Count what was recorded per workload: batch sizes trained, profiled and usable (both),
+        runs.
 
         ``learning_rate_exponent`` is the slope of log learning rate over log batch size.
         """
@@ -203,6 +213,7 @@ class TrainingTrace:
         return pd.DataFrame(rows)
 
     def _spec(self, name: str, overrides: dict[str, Any]) -> Workload:
+        """Put the published defaults of a workload and what overrides them together."""
         if name not in self.names:
             raise not_among("workload of this trace", name, self.names)
         known = self.workloads.get(name)
@@ -216,7 +227,7 @@ class TrainingTrace:
         return Workload(**given | {"dataset": given.get("dataset") or name})
 
     def _rows(self, name: str, spec: Workload) -> tuple[pd.DataFrame, pd.DataFrame]:
-        """The train and power rows of a workload, at its target."""
+        """Select the train and power rows of a workload, at its target."""
         for key in ("network", "optimizer"):
             theirs = self.train.loc[self.train["dataset"] == spec.dataset, key].unique()
             if (value := getattr(spec, key)) not in theirs:
@@ -233,12 +244,13 @@ class TrainingTrace:
 
 
 def _select(table: pd.DataFrame, spec: Workload) -> pd.DataFrame:
+    """Select the rows of one workload."""
     own = [getattr(spec, key) for key in checks.WORKLOAD]
     return table[(table[checks.WORKLOAD] == own).all(axis=1)]
 
 
 def _grid(power: pd.DataFrame, column: str) -> tuple[tuple[float, ...], ...]:
-    """A column as rows of batch sizes and columns of power limits; NaN for a pair without a row."""
+    """Put a column in rows of batch sizes, columns of power limits; a pair without a row is NaN."""
     grid = power.pivot(index="batch_size", columns="power_limit", values=column)
     return tuple(tuple(map(float, row)) for row in grid.to_numpy())
 
@@ -247,7 +259,7 @@ def _grid(power: pd.DataFrame, column: str) -> tuple[tuple[float, ...], ...]:
 
 
 def names() -> list[str]:
-    """The recorded traces that belong to the project."""
+    """List the recorded traces that belong to the project."""
     try:
         home = shipped(HOME)
     except LabkitError:
@@ -256,7 +268,7 @@ def names() -> list[str]:
 
 
 def folder_of(source: str | Path) -> Path | None:
-    """The folder of a recorded trace, or a folder given as one; None where there is none."""
+    """Find the folder of a recorded trace, or a folder given as one; None where there is none."""
     if (Path(source) / META).is_file():
         return Path(source)
     return shipped(HOME) / str(source) if str(source) in names() else None
@@ -264,15 +276,15 @@ def folder_of(source: str | Path) -> Path | None:
 
 @checked
 def load(source: str | Path | Source = "zeus-nsdi23", *, gpu: str | None = None) -> TrainingTrace:
-    """A trace by name: of a data set laid out as ``zeus-nsdi23``, or one recorded here.
+    """Load a trace by name: of a data set laid out as ``zeus-nsdi23``, or one recorded here.
+
+    Gaps of a data set are known: :meth:`TrainingTrace.gaps` lists them, and nothing is warned of.
 
     Args:
         source: a data set's name, one already opened (``paper.data(...)``), or a recorded trace:
             its name (``digits``, which needs no network) or a folder ``labkit tuning record`` made.
         gpu: as in the name of the power trace: ``v100`` (the default), ``a40``; a recorded trace
             has one machine and takes none.
-
-    Gaps of a data set are known: :meth:`TrainingTrace.gaps` lists them, and nothing is warned of.
 
     Raises:
         UsageError: there is no such source, it does not hold that GPU's power trace, or ``gpu`` is
@@ -302,7 +314,7 @@ def load(source: str | Path | Source = "zeus-nsdi23", *, gpu: str | None = None)
 
 
 def _opened(name: str, gpu: str) -> Source:
-    """The files of a data set's trace; what it lacks is said in terms of traces."""
+    """Open the files of a data set's trace; what it lacks is said in terms of traces."""
     from labkit import datasets
     from labkit.datasets.registry import load_registry
 
@@ -330,8 +342,11 @@ def _opened(name: str, gpu: str) -> Source:
 
 
 def meta(folder: Path) -> dict[str, Any]:
-    """What ``meta.json`` says: command, machine, versions, date, energy source, workloads; raises
-    BadFile where it is missing, cannot be read, or lacks what a trace needs."""
+    """Read ``meta.json``: command, machine, versions, date, energy source, workloads.
+
+    Raises:
+        BadFile: it is missing, cannot be read, or lacks what a trace needs.
+    """
     path = folder / META
     content = load_yaml(path)  # JSON is YAML too
     for key in ("machine", "workloads", "energy_source"):
@@ -341,6 +356,7 @@ def meta(folder: Path) -> dict[str, Any]:
 
 
 def _workloads(folder: Path, content: dict[str, Any]) -> dict[str, Workload]:
+    """Read the workloads of a trace's ``meta.json``."""
     workloads = {}
     for name, spec in content["workloads"].items():
         try:
