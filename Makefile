@@ -63,7 +63,7 @@ peers: $(VENV)/.ready  ## Install the peers that bench skips without (adaptdl, d
 	DS_BUILD_OPS=0 $(BIN)/pip install --no-deps --no-build-isolation -c constraints.txt $(PEERS)
 
 constraints: $(VENV)/.ready  ## Renew constraints.txt from what is installed now
-	( head -1 constraints.txt; $(BIN)/pip freeze --exclude-editable $(patsubst %,--exclude %,$(foreach peer,$(PEERS),$(firstword $(subst ==, ,$(peer))))) | sed 's/+cpu//' ) > constraints.new
+	( head -1 constraints.txt; $(BIN)/pip freeze --all --exclude pip --exclude-editable $(patsubst %,--exclude %,$(foreach peer,$(PEERS),$(firstword $(subst ==, ,$(peer))))) | sed 's/+cpu//' ) > constraints.new
 	mv constraints.new constraints.txt
 
 clean:  ## Remove results and caches, keep the environment
@@ -73,8 +73,8 @@ help:  ## This list
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 14
 
 # A stamp, so that an environment half installed is finished by the next call.
-$(VENV)/.ready: pyproject.toml constraints.txt
+$(VENV)/.ready: pyproject.toml setup.py constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "the workbook needs Python 3.11 or newer, this is " + sys.version.split()[0])'
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[torch,lab,dev]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[workbook,torch,lab,dev]'
 	@touch $@

@@ -1,7 +1,7 @@
 """Take the README's picture of the scoreboard from the built site: ``make picture`` runs this.
 
-It needs playwright (extra ``dev``) and a Chromium on the system, and writes ``scoreboard.png`` beside
-itself.
+It needs playwright (extra ``dev``) and a Chromium on the system, and writes ``scoreboard.png``
+beside itself.
 """
 
 from __future__ import annotations

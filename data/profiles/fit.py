@@ -293,9 +293,9 @@ def indicators_of(values: pd.Series, levels: tuple[str, ...]) -> np.ndarray:
 
 def batches_of(source: Any, path: str) -> Table:
     """A model's latency by batch size; of the deviations only their typical share."""
-    from labkit.serving.batching.profiles import read_profile
+    from labkit.serving import BatchProfile
 
-    profile = read_profile(source.path(path))
+    profile = BatchProfile.read(source.path(path))
     latency = np.array(profile.latency_s) * 1e6
     std = np.array(profile.std_s) * 1e6
     share = round(float(np.median(std / latency)), 3)

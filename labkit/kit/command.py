@@ -19,6 +19,7 @@ import inspect
 import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, fields, is_dataclass
 from pathlib import Path
 from typing import Annotated, Any, get_type_hints
@@ -45,6 +46,7 @@ def option(
     """A command's option, for ``Annotated[type, option(...)]``.
 
     Args:
+        help: a sentence for ``--help``.
         names: its spellings; default: the field's name with hyphens.
         panel: the group in ``--help``; default: the ``PANEL`` of the dataclass, if it has one.
         complete: the names there are, as a function, for the shell's completion.
@@ -55,7 +57,13 @@ def option(
 
 
 def argument(help: str, *, metavar: str | None = None, complete: Any = None) -> Any:
-    """A command's positional argument, for ``Annotated[type, argument(...)]``."""
+    """A command's positional argument, for ``Annotated[type, argument(...)]``.
+
+    Args:
+        help: a sentence for ``--help``.
+        metavar: what stands for it there; default: its name in capitals.
+        complete: the names there are, as a function, for the shell's completion.
+    """
     return typer.Argument(
         help=help, metavar=metavar, autocompletion=complete and completing(complete)
     )
@@ -131,18 +139,19 @@ class Commands:
             title = function.__name__.rstrip("_").replace("_", "-")
             text = f"{inspect.getdoc(function)}\n\n{example_lines(examples)}"
             self.app.command(title, help=text)(expanded(function))
-            self.app.info.help = f"{self.help}\n{_OUTPUTS}\n{example_lines(self._first_examples())}"
+            self.app.info.help = f"{self.help}\n{_OUTPUTS}\n{example_lines(self.first_examples())}"
             return function
 
         return register
 
-    def _first_examples(self) -> list[str]:
+    def first_examples(self) -> list[str]:
         """One example of each command."""
         by_command = {text.split()[2]: text for text in reversed(self.examples)}
         return list(reversed(by_command.values()))
 
 
 def example_lines(examples: Sequence[str]) -> str:
+    """The examples as the end of a command's help, in Typer's markup."""
     lines = "\n\n".join(f"  [cyan]{text.replace('[', chr(92) + '[')}[/cyan]" for text in examples)
     return f"[bold]Examples[/bold]\n\n{lines}"
 
@@ -188,7 +197,34 @@ def expanded(function: Command) -> Callable[..., None]:
     return run
 
 
+@contextmanager
+def as_options(names: Mapping[str, str]) -> Iterator[None]:
+    """Have an error that leaves the block speak of the command's options.
+
+    A library's error names its arguments. Each of ``names``, argument by argument, is replaced by
+    the option that gives it.
+
+    Raises:
+        UsageError: the library raised one; the text is its own but for the names.
+
+    >>> with as_options({"overwrite=True": "--overwrite"}):
+    ...     raise UsageError("a trace is there: give overwrite=True")
+    Traceback (most recent call last):
+    labkit.errors.UsageError: a trace is there: give --overwrite
+    """
+    try:
+        yield
+    except UsageError as error:
+        said = text = str(error)
+        for argument, option in names.items():
+            said = said.replace(argument, option)
+        if said == text:
+            raise
+        raise UsageError(said) from None
+
+
 def _fields_as_options(kind: Any) -> Iterator[inspect.Parameter]:
+    """A dataclass's fields as the parameters of a Typer command, each in the panel of its class."""
     hints = get_type_hints(kind, include_extras=True)
     for name, parameter in inspect.signature(kind).parameters.items():
         for option in getattr(hints[name], "__metadata__", ()):
@@ -201,7 +237,8 @@ def _fields_as_options(kind: Any) -> Iterator[inspect.Parameter]:
 
 
 def words(text: str) -> list[str]:
-    """
+    """The words that commas separate.
+
     >>> words("1f1b, zb-h1")
     ['1f1b', 'zb-h1']
     """
@@ -209,17 +246,27 @@ def words(text: str) -> list[str]:
 
 
 def numbers(name: str, text: str) -> list[float]:
-    """Numbers separated by commas; raises UsageError, with the option's ``name``, for others."""
+    """Numbers separated by commas.
+
+    Raises:
+        UsageError: a part is no number; the message has the option's ``name``.
+
+    >>> numbers("--deadline", "1, 1.5")
+    [1.0, 1.5]
+    """
     return [_read(float, name, part, "a number, or several as in 1,1.2,1") for part in words(text)]
 
 
 def whole_numbers(name: str, text: str) -> list[int]:
-    """Whole numbers separated by commas; raises UsageError as :func:`numbers` does."""
+    """Whole numbers separated by commas; raises as :func:`numbers` does."""
     return [_read(int, name, part, "a whole number, or several as in 2,4") for part in words(text)]
 
 
 def byte_counts(name: str, text: str) -> list[float]:
-    """Numbers of bytes separated by commas, each with a unit or without; else raises UsageError.
+    """Numbers of bytes separated by commas, each with a unit or without.
+
+    Raises:
+        UsageError: a part is no such number; the message has the option's ``name``.
 
     >>> byte_counts("--memory-limit", "1.5e9,24GiB")
     [1500000000.0, 25769803776.0]
@@ -244,7 +291,10 @@ def single(values: Sequence[Any]) -> Any:
 def assignments(name: str, texts: Sequence[str] | None) -> dict[str, Any]:
     """``NAME=VALUE`` texts as keyword arguments; hyphens in names become underscores.
 
-    Values are read by :func:`value_of`. Raises UsageError for other texts.
+    Values are read by :func:`value_of`.
+
+    Raises:
+        UsageError: a text is no assignment; the message has the option's ``name``.
 
     >>> assignments("--set", ["early-forwards=2,1,0", "warmup=b"])
     {'early_forwards': [2, 1, 0], 'warmup': 'b'}
@@ -259,7 +309,11 @@ def assignments(name: str, texts: Sequence[str] | None) -> dict[str, Any]:
 
 
 def value_of(text: str) -> Any:
-    """A whole number, a list of them, a number, true or false, or the word itself."""
+    """What a text says: a whole number, a list of them, a number, true or false, or a word.
+
+    >>> value_of("4"), value_of("2,1"), value_of("true"), value_of("b")
+    (4, [2, 1], True, 'b')
+    """
     for read in (int, lambda t: [int(part) for part in t.split(",")], float):
         try:
             return read(text)

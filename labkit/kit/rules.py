@@ -12,6 +12,7 @@ import reprlib
 import types
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from enum import Enum
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 import annotated_types
@@ -63,6 +64,9 @@ def rule(hint: Any) -> Rule:
     'a whole number, at least 1'
     >>> rule(Literal["none", "full"] | None).words
     "one of 'none', 'full', or None"
+    >>> from enum import Enum
+    >>> rule(Enum("Phase", {"FORWARD": "forward"})).accept("forward")
+    <Phase.FORWARD: 'forward'>
     """
     origin = get_origin(hint)
     args = get_args(hint)
@@ -85,6 +89,8 @@ def _container(hint: Any, origin: Any, args: tuple[Any, ...]) -> Rule:
         raise TypeError(f"no rule for the annotation {hint!r}")
     if kind.__name__ == "ndarray":
         return _ARRAY
+    if issubclass(kind, Enum):
+        return _member(kind)
     if kind is tuple and args and args[-1] is not Ellipsis:
         return _fixed([rule(part) for part in args])
     if kind is Callable or kind.__name__ == "Callable":
@@ -228,6 +234,22 @@ def _choice(values: tuple[Any, ...]) -> Rule:
 
     words = ", ".join(map(repr, values))
     return Rule(f"one of {words}" if values[1:] else words, accept, values)
+
+
+def _member(kind: type[Enum]) -> Rule:
+    """A member of an enum, which its value stands for as well."""
+    values = tuple(member.value for member in kind)
+
+    def accept(value: Any) -> Any:
+        if isinstance(value, kind):
+            return value
+        if type(value) in {str, int}:
+            for member in kind:
+                if type(value) is type(member.value) and value == member.value:
+                    return member
+        raise Refused
+
+    return Rule(f"one of {', '.join(map(repr, values))}", accept, values)
 
 
 def _items(kind: type, item: Rule) -> Rule:

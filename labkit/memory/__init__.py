@@ -19,11 +19,11 @@ _HOMES = {  # where each public name comes from; modules are loaded with the fir
     "jobs.recipe": ("Recipe",),
     "movement.offload": ("offload",),
     "oracles.checking": ("check",),
-    "oracles.oracle": ("adam_speed", "measure"),
-    "plans.conventions": ("count", "differences"),
+    "oracles.oracle": ("measure",),
+    "plans.conventions": ("convention_terms", "differences"),
     "plans.frameworks": ("FRAMEWORKS",),
     "plans.plan": ("Model", "Plan"),
-    "plans.search": ("compare", "fit", "largest_model", "stages", "sweep"),
+    "plans.search": ("compare", "fit", "sweep"),
     "plans.throughput": ("Cluster", "Update", "rivals", "updated_step"),
 }
 __getattr__, __dir__, __all__ = lazy_loader.attach(

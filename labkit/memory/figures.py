@@ -75,9 +75,12 @@ def figure_states(
 ) -> go.Figure:
     """Stacked bars of what a rank holds, one bar a plan, a line at what the device has.
 
-    ``table`` has columns ``plan``, ``component`` and ``size_gb``, one row each. Totals stand at the
-    bars' ends. What is not on the device (a column ``place``) is left out. Horizontal, because the
-    plans have names.
+    Totals stand at the bars' ends. Bars lie, because the plans have names.
+
+    Args:
+        table: columns ``plan``, ``component`` and ``size_gb``, one row each. What is not on the
+            device (a column ``place``) is left out.
+        capacity_gb, capacity_name: of the device; None for no line.
     """
     if "place" in table:
         table = table[table["place"] == "device"]
@@ -131,8 +134,12 @@ def _capacity(capacity_gb: float, name: str, longest_gb: float) -> tuple[Part, P
 
 
 def figure_moments(table: pd.DataFrame, **look: Any) -> go.Figure:
-    """What is on one device at each moment of a step: ``Plan.moments()`` as :func:`figure_states`
-    draws it, which takes the rest."""
+    """What is on one device at each moment of a step.
+
+    Args:
+        table: ``Plan.moments()``.
+        look: further arguments of :func:`figure_states`, which draws it.
+    """
     tidy = table.drop(columns="total").rename_axis("plan").reset_index()
     tidy = tidy.melt(id_vars="plan", var_name="component", value_name="num_bytes")
     return figure_states(tidy.assign(size_gb=tidy["num_bytes"] / 1e9), **{"height": 460} | look)
@@ -141,7 +148,9 @@ def figure_moments(table: pd.DataFrame, **look: Any) -> go.Figure:
 def figure_pairs(table: pd.DataFrame, *, category: str) -> go.Figure:
     """Predicted and measured bytes side by side, a pair a row of ``table``, in GB.
 
-    ``table`` has columns ``category``, ``predicted_bytes`` and ``measured_bytes``.
+    Args:
+        table: columns ``predicted_bytes`` and ``measured_bytes``, and one that names the rows.
+        category: that column.
     """
     figure = go.Figure()
     for name, colour in (("predicted", "ours"), ("measured", "baseline")):
@@ -162,10 +171,13 @@ def figure_fits(
 ) -> go.Figure:
     """What a device holds at the peak, model by model and stage by stage, and when it fits.
 
-    ``bars`` has columns ``model``, ``plan``, ``component`` and ``size_gb``: what does not fit is
-    pale, and what is longer than :data:`LONGEST` capacities leaves the panel, its total at the
-    edge. ``frontier`` has ``model``, ``plan`` and ``dp``: the least data-parallel degree that
-    fits, missing where none does.
+    Args:
+        bars: columns ``model``, ``plan``, ``component`` and ``size_gb``. What does not fit is pale,
+            and what is longer than :data:`LONGEST` capacities leaves the panel, its total at the
+            edge.
+        frontier: columns ``model``, ``plan`` and ``dp``, the least data-parallel degree that fits,
+            missing where none does.
+        capacity_gb, capacity_name: of the device.
     """
     titles = ["At the peak, on one device (GB)", "Least data-parallel ranks that fit"]
     widths: dict[str, Any] = {"column_widths": [0.66, 0.34], "horizontal_spacing": 0.03}
@@ -235,6 +247,7 @@ def _words(
 
 
 def _number(size: float) -> str:
+    """A size in GB, to three digits where it is small."""
     return f"{size:,.0f}" if size >= 100 else f"{size:.3g}"
 
 
@@ -246,10 +259,13 @@ def figure_sweep(
     title: str = "",
     levels: Mapping[str, float] | None = None,
 ) -> go.Figure:
-    """A column of a sweep against the number of ranks (or ``x``), both logarithmic, a line a
-    ``plan``.
+    """A column of a sweep against the number of ranks, both logarithmic, a line a ``plan``.
 
-    ``levels`` are horizontal marks, in the unit of the axis: GB for bytes, seconds for times.
+    Args:
+        table: :func:`labkit.memory.sweep`'s of several plans.
+        y: ``"peak_bytes"`` or ``"communication_s"``.
+        x: another axis of the sweep.
+        levels: horizontal marks by name, in the unit of the axis: GB for bytes, seconds for times.
     """
     if y not in _SWEPT or y not in table:
         raise not_among("column of a sweep that is drawn", y, [c for c in _SWEPT if c in table])

@@ -2,79 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Iterator
 from functools import lru_cache
 from itertools import chain
-from math import prod
-from typing import TYPE_CHECKING, Literal
 
 from labkit.errors import BadValue
-
-if TYPE_CHECKING:
-    from labkit.models.model import Model
-
-Role = Literal["hidden", "embedding", "head", "router", "expert"]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TensorShape:
-    """One parameter tensor: its name, its shape, and the unit it belongs to.
-
-    A unit is what FSDP gathers at once; tied models keep embedding and head in one, the root.
-    ``role`` tells apart what some optimizers and layouts treat differently: embeddings, the output
-    head, an expert layer's router, and the routed experts. One that is not ``trained`` has neither
-    gradients nor optimizer states.
-    """
-
-    name: str
-    shape: tuple[int, ...]
-    unit: str
-    role: Role = "hidden"
-    trained: bool = True
-
-    @property
-    def numel(self) -> int:
-        return prod(self.shape)
-
-    @property
-    def is_hidden_matrix(self) -> bool:
-        """Whether this is a matrix inside a layer: what Muon updates."""
-        return len(self.shape) == 2 and self.role in {"hidden", "expert"}
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Unit:
-    """Tensors that are gathered together, and how many units of the model are just like this.
-
-    ``name`` is one of ``root``, ``embedding``, ``block``, ``expert block`` and ``head``; the
-    tensors' own ``unit`` is that of the first such unit.
-    """
-
-    name: str
-    count: int
-    tensors: tuple[TensorShape, ...]
-    numel: int = field(init=False, default=0)
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "numel", sum(tensor.numel for tensor in self.tensors))
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Cut:
-    """Which part of the model: a range of layers, with or without the ends, 1/tp wide, 1/ep of
-    the routed experts in each expert layer."""
-
-    tp: int = 1
-    ep: int = 1
-    first_layer: int = 0
-    end_layer: int
-    embedding: bool = True
-    head: bool = True
+from labkit.models.sizes import Sizes
+from labkit.models.tensors import Cut, Role, TensorShape, Unit
 
 
 @lru_cache(maxsize=4096)
-def units(model: Model, cut: Cut) -> tuple[Unit, ...]:
+def units(model: Sizes, cut: Cut) -> tuple[Unit, ...]:
     """The distinct units of a part of ``model`` in the order of the forward pass.
 
     Time: linear in the tensors of the distinct units, whatever the number of layers.
@@ -95,7 +33,12 @@ def units(model: Model, cut: Cut) -> tuple[Unit, ...]:
     return (*first, *units, *last)
 
 
-def check(model: Model, cut: Cut) -> None:
+def whole(model: Sizes) -> tuple[Unit, ...]:
+    """The distinct units of all of ``model``, not cut."""
+    return units(model, Cut(end_layer=model.num_layers))
+
+
+def check(model: Sizes, cut: Cut) -> None:
     """Refuse a cut that leaves part of a head, of the MLP or of an expert.
 
     Keys and values may be fewer than ``tp`` where they divide it: they are then copied.
@@ -122,7 +65,7 @@ def check(model: Model, cut: Cut) -> None:
 
 
 @lru_cache(maxsize=64)
-def in_order(model: Model, cut: Cut) -> tuple[TensorShape, ...]:
+def in_order(model: Sizes, cut: Cut) -> tuple[TensorShape, ...]:
     """Every tensor of a part of the model, in the order of the forward pass."""
     check(model, cut)
     before, after = _ends(model, cut)
@@ -131,12 +74,12 @@ def in_order(model: Model, cut: Cut) -> tuple[TensorShape, ...]:
     return (*before, *chain.from_iterable(blocks), *after)
 
 
-def _is_whole(model: Model, cut: Cut) -> bool:
+def _is_whole(model: Sizes, cut: Cut) -> bool:
     """Whether embedding and head are one tensor here: a tied model's, both on this rank."""
     return model.tied and cut.embedding and cut.head
 
 
-def _ends(model: Model, cut: Cut) -> tuple[tuple[TensorShape, ...], tuple[TensorShape, ...]]:
+def _ends(model: Sizes, cut: Cut) -> tuple[tuple[TensorShape, ...], tuple[TensorShape, ...]]:
     """The tensors before the layers and after them, as far as this part has them."""
     whole = _is_whole(model, cut)
     first, last = ("root", "root") if whole else ("embedding", "head")
@@ -152,7 +95,7 @@ def _ends(model: Model, cut: Cut) -> tuple[tuple[TensorShape, ...], tuple[Tensor
     return tuple(before), tuple(after)
 
 
-def _block(model: Model, cut: Cut, layer: int, experts: bool) -> Iterator[TensorShape]:
+def _block(model: Sizes, cut: Cut, layer: int, experts: bool) -> Iterator[TensorShape]:
     unit = f"block{layer}"
     yield from _norm(model, unit, "norm1", model.hidden)
     yield from _latent(model, cut, unit) if model.kv_rank else _attention(model, cut, unit)
@@ -164,7 +107,7 @@ def _block(model: Model, cut: Cut, layer: int, experts: bool) -> Iterator[Tensor
         yield from _mlp(model, unit, "", model.ffn // cut.tp, bias=bias, role="hidden")
 
 
-def _attention(model: Model, cut: Cut, unit: str) -> Iterator[TensorShape]:
+def _attention(model: Sizes, cut: Cut, unit: str) -> Iterator[TensorShape]:
     queries = model.query_size // cut.tp
     keys = model.head_dim * max(1, model.kv_heads // cut.tp)
     bias = model.has_bias("qkv")
@@ -179,7 +122,7 @@ def _attention(model: Model, cut: Cut, unit: str) -> Iterator[TensorShape]:
     yield from _linear(unit, "out", model.hidden, queries, bias=model.has_bias("out"))
 
 
-def _latent(model: Model, cut: Cut, unit: str) -> Iterator[TensorShape]:
+def _latent(model: Sizes, cut: Cut, unit: str) -> Iterator[TensorShape]:
     """Multi-head latent attention: queries and keys-and-values through low-rank projections.
 
     ``tp`` cuts what is per head and leaves the projections down whole. Source: DeepSeek-V2 §2.1.
@@ -202,7 +145,7 @@ def _latent(model: Model, cut: Cut, unit: str) -> Iterator[TensorShape]:
     yield from _linear(unit, "out", model.hidden, columns, bias=model.has_bias("out"))
 
 
-def _experts(model: Model, cut: Cut, unit: str) -> Iterator[TensorShape]:
+def _experts(model: Sizes, cut: Cut, unit: str) -> Iterator[TensorShape]:
     yield _tensor(unit, "router.weight", model.num_experts, model.hidden, role="router")
     if model.router_bias:
         yield _tensor(unit, "router.bias", model.num_experts, role="router")
@@ -216,7 +159,7 @@ def _experts(model: Model, cut: Cut, unit: str) -> Iterator[TensorShape]:
 
 
 def _mlp(
-    model: Model, unit: str, prefix: str, width: int, *, bias: bool, role: Role
+    model: Sizes, unit: str, prefix: str, width: int, *, bias: bool, role: Role
 ) -> Iterator[TensorShape]:
     if model.mlp == "swiglu":
         yield from _linear(unit, f"{prefix}gate", width, model.hidden, bias=bias, role=role)
@@ -232,7 +175,7 @@ def _linear(
         yield _tensor(unit, f"{name}.bias", rows, role=role)
 
 
-def _norm(model: Model, unit: str, name: str, size: int) -> Iterator[TensorShape]:
+def _norm(model: Sizes, unit: str, name: str, size: int) -> Iterator[TensorShape]:
     yield _tensor(unit, f"{name}.weight", size)
     if model.norm == "layernorm":
         yield _tensor(unit, f"{name}.bias", size)
@@ -240,11 +183,3 @@ def _norm(model: Model, unit: str, name: str, size: int) -> Iterator[TensorShape
 
 def _tensor(unit: str, name: str, *shape: int, role: Role = "hidden") -> TensorShape:
     return TensorShape(name=f"{unit}.{name}", shape=shape, unit=unit, role=role)
-
-
-def by_unit(tensors: Iterable[TensorShape]) -> dict[str, tuple[TensorShape, ...]]:
-    """Tensors by the unit they belong to, in the order they come."""
-    members: dict[str, list[TensorShape]] = {}
-    for tensor in tensors:
-        members.setdefault(tensor.unit, []).append(tensor)
-    return {unit: tuple(parts) for unit, parts in members.items()}

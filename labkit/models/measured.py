@@ -10,35 +10,44 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import fields
 from itertools import product
 from typing import TYPE_CHECKING, Any
 
 from labkit.errors import UsageError
-from labkit.models.layout import Role, TensorShape, by_unit
+from labkit.models import huggingface
+from labkit.models.layout import whole
+from labkit.models.sizes import Sizes
+from labkit.models.tensors import Role, TensorShape, by_unit
 
 if TYPE_CHECKING:
     from torch import nn
-
-    from labkit.models.model import Model
 
 _LAYER = re.compile(r"^(?P<stack>.*?)\.?(?P<layer>\d+)\.")
 _HEADS = ("num_heads", "n_heads", "n_head", "heads", "num_attention_heads")
 _KV_HEADS = ("num_key_value_heads", "num_kv_heads", "n_kv_heads", "kv_heads")
 
 
-def measure(module: nn.Module, kind: type[Model], name: str = "") -> Model:
-    """A model of the module's own tensors, shared ones once; raises UsageError if it has none."""
+def read(module: nn.Module, name: str = "") -> dict[str, Any]:
+    """The fields of a model that has the module's own tensors, shared ones once.
+
+    Args:
+        name: of the model; the module's class where it is empty.
+
+    Raises:
+        UsageError: the module has no parameters.
+    """
     tensors = tuple(_tensors(module))
     if not tensors:
         raise UsageError(f"{type(module).__name__} has no parameters to measure")
-    name = name or type(module).__name__
-    known = _from_config(module, tensors, kind) or _from_structure(module, tensors, kind)
+    measured = {"name": name or type(module).__name__, "layout": tensors}
     source = f"measured from a {type(module).__name__}"
-    if known is None:
-        return kind(name=name, layout=tensors, source=f"{source}: states only")
-    source = "; ".join(filter(None, (source, known.source)))
-    return replace(known, name=name, layout=tensors, source=source)
+    sizes = _from_config(module, tensors) or _from_structure(module, tensors)
+    if sizes is None:
+        return measured | {"source": f"{source}: states only"}
+    known = {field.name: getattr(sizes, field.name) for field in fields(Sizes)}
+    source = "; ".join(filter(None, (source, sizes.source)))
+    return known | measured | {"source": source}
 
 
 def _tensors(module: nn.Module) -> Iterator[TensorShape]:
@@ -74,27 +83,24 @@ def _roles(module: nn.Module) -> dict[str, Role]:
     return roles
 
 
-def _from_config(
-    module: nn.Module, tensors: tuple[TensorShape, ...], kind: type[Model]
-) -> Model | None:
-    """By the configuration that transformers' modules carry."""
+def _from_config(module: nn.Module, tensors: tuple[TensorShape, ...]) -> Sizes | None:
+    """Sizes by the configuration that transformers' modules carry; None where it does not fit."""
     config = getattr(module, "config", None)
     if not callable(getattr(config, "to_dict", None)):
         return None
     try:
-        described = kind.from_hf(config.to_dict())  # type: ignore[union-attr]
+        described = Sizes(**huggingface.read(config.to_dict()))  # type: ignore[union-attr]
     except UsageError:
         return None  # not among the known kinds: its structure may still be recognised
     total = sum(tensor.numel for tensor in tensors)
     untrained = described.num_experts * (described.num_layers - described.num_dense_layers)
-    exact = described.num_params - (untrained if described.router_bias else 0)
-    return described if total in {exact, described.num_params} else None
+    every = sum(unit.count * unit.numel for unit in whole(described))
+    exact = every - (untrained if described.router_bias else 0)
+    return described if total in {exact, every} else None
 
 
-def _from_structure(
-    module: nn.Module, tensors: tuple[TensorShape, ...], kind: type[Model]
-) -> Model | None:
-    """By what a stack of equal layers and the matrices around it tell."""
+def _from_structure(module: nn.Module, tensors: tuple[TensorShape, ...]) -> Sizes | None:
+    """Sizes by what a stack of equal layers and the matrices around it tell."""
     layers = [members for unit, members in by_unit(tensors).items() if unit != "root"]
     roots = [tensor for tensor in tensors if tensor.unit == "root"]
     tables = [tensor.shape for tensor in roots if len(tensor.shape) == 2]
@@ -116,15 +122,13 @@ def _from_structure(
         "positions": sum(rows for rows, _ in tables if rows != vocab),
         "tied": sum(rows == vocab for rows, _ in tables) == 1,
     }
-    for guess in _guesses(sizes, layers[0], kind):
+    for guess in _guesses(sizes, layers[0]):
         if _agrees(guess, layers[0], roots):
             return guess
     return None
 
 
-def _guesses(
-    sizes: dict[str, Any], layer: tuple[TensorShape, ...], kind: type[Model]
-) -> Iterator[Model]:
+def _guesses(sizes: dict[str, Any], layer: tuple[TensorShape, ...]) -> Iterator[Sizes]:
     """Models of these sizes with every kind of MLP, norm and bias, as wide as any side there is."""
     total = sum(tensor.numel for tensor in layer)
     widths = sorted({side for tensor in layer for side in tensor.shape})
@@ -132,12 +136,12 @@ def _guesses(
     for (mlp, matrices), norm, bias, width in kinds:
         if matrices * sizes["hidden"] * width < total:
             rest: dict[str, Any] = {"ffn": width, "mlp": mlp, "norm": norm, "bias": bias}
-            yield kind(**sizes, **rest)
+            yield Sizes(**sizes, **rest)
 
 
-def _agrees(guess: Model, layer: tuple[TensorShape, ...], roots: list[TensorShape]) -> bool:
+def _agrees(guess: Sizes, layer: tuple[TensorShape, ...], roots: list[TensorShape]) -> bool:
     """Whether the guess has a layer of the same matrices and vectors, and as much around it."""
-    units = {unit.name: unit for unit in guess.units()}
+    units = {unit.name: unit for unit in whole(guess)}
     block = units.pop("block")
     around = sum(unit.numel for unit in units.values())
     return _content(block.tensors) == _content(layer) and around == sum(

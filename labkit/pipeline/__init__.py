@@ -12,9 +12,7 @@ import lazy_loader
 
 _HOMES = {  # where each public name comes from; modules are loaded with the first of their names
     "choice.joint": ("JointChoice", "choose"),
-    "figures.plan_figures": (
-        "figure_frontier", "figure_plans", "figure_tradeoff", "figure_valley",
-    ),
+    "figures.plan_figures": ("figure_frontier", "figure_plans", "figure_tradeoff"),
     "figures.timeline_figures": ("figure_idle", "figure_memory", "figure_timeline"),
     "planning.envpipe": ("early_forwards", "outer_envelope"),
     "planning.fitted": ("build_for", "fitted"),

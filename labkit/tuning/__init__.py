@@ -23,8 +23,7 @@ _HOMES = {  # where each public name comes from; modules are loaded with the fir
     "choice.gpu_power": ("GpuPower", "HostPower"),
     "choice.progress": ("ModelledProgress",),
     "configurations.outcomes": (
-        "batch_curves", "best_power_limits", "convergence", "default_choice", "epoch_cost_j",
-        "eta_sweep", "hindsight", "optimum", "outcomes", "potential", "reach_shares",
+        "best_power_limits", "convergence", "default_choice", "epoch_cost_j", "optimum", "outcomes",
     ),
     "configurations.power_limits": ("cost_j", "select_limits"),
     "policies.cost_curve": ("CostCurve",),
@@ -36,7 +35,7 @@ _HOMES = {  # where each public name comes from; modules are loaded with the fir
         "EpsilonGreedy", "Fixed", "GridSearch", "Halving", "LowerConfidenceBound", "RandomSearch",
         "Thompson",
     ),
-    "simulation.runs": ("PAPER_RANGE", "Runs", "regret_bands", "savings", "simulate", "sweep"),
+    "simulation.runs": ("PAPER_RANGE", "Runs", "savings", "simulate", "sweep"),
     "traces.checks": ("ImplausiblePower", "IncompleteTrace", "TraceWarning"),
     "traces.job": ("PUBLISHED", "Job"),
     "traces.trace": ("TrainingTrace", "load"),

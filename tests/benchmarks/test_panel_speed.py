@@ -30,7 +30,7 @@ def test_a_change_of_a_degree(benchmark: Any, name: str) -> None:
             detail.estimate.cache_clear()
             start = time.process_time()
             point = change | {"zero": 3, "recompute": "full"}
-            assert len(grid.at(plan, point).frame())
+            assert len(grid.plan_at(plan, point).frame())
             one_ms.append(1e3 * (time.process_time() - start))
             start = time.process_time()
             axes = {name: [degree] for name, degree in change.items()}

@@ -480,7 +480,7 @@ def test_published_profiles_know_their_power(told: Told, published_data: Need) -
         (("simulate", "1f1b", "-s", 2, "-m", 2, "--set", "a"), "'a' is not NAME=VALUE"),
         (("simulate", "--order", "x.csv", "-s", 2), "leave out --stages"),
         (("simulate", "--order", "no.csv"), "no.csv"),
-        (("plan", "1f1b", "-p", "no.csv", "-m", 2), "--profile no.csv: there is no such file"),
+        (("plan", "1f1b", "-p", "no.csv", "-m", 2), "profile no.csv: there is no such file"),
         (("plan", "1f1b", "-p", "a100/blom", "-m", 2), "did you mean 'a100/bloom'"),
     ],
 )

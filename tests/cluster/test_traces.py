@@ -11,7 +11,7 @@ import pandas as pd
 import pytest
 
 from labkit import cluster, datasets
-from labkit.cluster.running.traces import GAVEL, PARTS, PHILLY, STEPS_PER_S, in_seconds
+from labkit.cluster.inputs.published import GAVEL, PARTS, PHILLY, STEPS_PER_S, in_seconds
 from labkit.datasets import CorruptDownload, DatasetUnavailable
 from labkit.errors import BadFile, BadValue, UsageError
 from labkit.files import project_root
@@ -137,7 +137,7 @@ def test_names_that_are_not_there() -> None:
 def test_a_key_that_is_no_number_a_job_is_refused(key: object) -> None:
     trace = cluster.Trace(arrival_s=[0.0], duration_s=[1.0], gpus=[1])
     with pytest.raises(BadValue, match="key of policy 'mine'"):
-        cluster.simulate(trace, cluster.Cluster.nodes(1), cluster.by("mine", key))
+        cluster.simulate(trace, cluster.Cluster.nodes(1), cluster.priority_policy("mine", key))
 
 
 @pytest.fixture

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 from labkit import datasets, pipeline, planner, tuning
+from labkit.papers import zeus
 from tests.published import Need
 
 PROFILES = Path(__file__).resolve().parents[2] / "data" / "profiles"
@@ -118,11 +119,11 @@ def test_fitted_traces_save_what_the_published_ones_do(
 ) -> None:
     """In hindsight, energy and time of the cheapest configuration, within 10 %."""
     published_data("zeus-nsdi23")
-    published = tuning.hindsight(tuning.load("zeus-nsdi23", gpu="v100").jobs())
+    published = zeus.hindsight(tuning.load("zeus-nsdi23", gpu="v100").jobs())
     monkeypatch.setenv("LABKIT_OFFLINE", "1")
     monkeypatch.setenv("LABKIT_CACHE", str(tmp_path))
     monkeypatch.setenv("LABKIT_DATA_MIRROR", "")
-    fitted = tuning.hindsight(tuning.load("zeus-nsdi23", gpu="v100").jobs())
+    fitted = zeus.hindsight(tuning.load("zeus-nsdi23", gpu="v100").jobs())
     saved = [table.set_index("workload")["energy_saving_fraction"] for table in (published, fitted)]
     assert np.allclose(saved[1], saved[0], rtol=0.1)
 
@@ -135,4 +136,4 @@ def test_fitted_layers_are_planned_as_the_authors_do(network: str, plans: tuple[
     chain = planner.Chain.read(PROFILES / f"standin_layers_{network}.csv")
     for devices, name in zip((4, 16), plans, strict=True):
         cluster = planner.Cluster.flat(devices, bandwidth_bytes_per_s=1.25e9)
-        assert planner.stages(chain, cluster, costing="server").name == name
+        assert planner.plan(chain, cluster, costing="server").name == name

@@ -14,7 +14,7 @@ import pandas as pd
 import pytest
 
 from labkit import cluster, datasets, planner, serving
-from labkit.cluster.running.traces import in_seconds
+from labkit.cluster.inputs.published import in_seconds
 from labkit.datasets.registry import Dataset, PublishedFile, load_registry
 from labkit.errors import BadFile
 from labkit.serving.device.kernels import Program
@@ -133,7 +133,7 @@ def test_a_standin_has_the_published_columns(
         assert speeds[0].kinds == speeds[1].kinds
         assert ((speeds[0].packed > 0) == (speeds[1].packed > 0)).all()
     elif dataset.name == "nexus-sosp19":  # seconds of the same batches
-        profiles = [serving.read_profile(path) for path in (standin, published)]
+        profiles = [serving.BatchProfile.read(path) for path in (standin, published)]
         assert [*map(len, (p.latency_s for p in profiles))] == [len(profiles[1].latency_s)] * 2
         assert profiles[0].latency_s == pytest.approx(profiles[1].latency_s, rel=0.5)
     else:  # a graph: what the engine makes of both has the same layers

@@ -12,10 +12,12 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from labkit.memory.jobs.states import dealt
-from labkit.memory.plans.estimate import largest, rank_shape
+from labkit.memory.plans.estimate import fullest_moment
+from labkit.memory.plans.job import rank_shape
 from labkit.memory.tape import moments
 from labkit.memory.tape.saved import Mode
 from labkit.memory.tape.sizes import Numbers, shape_of
+from labkit.memory.tape.step import Moment
 from labkit.models import Model, TensorShape
 
 if TYPE_CHECKING:
@@ -164,12 +166,12 @@ def moments_of(
     of_step = {"foreach": width * elements, "fused": 0}
     of_step["for-loop"] = moments.for_loop_temporaries(shape, mode, numbers)
     by_moment = moments.moments(shape, mode, **sizes)
-    by_moment[moments.STEP]["temporaries"] = of_step[step]
+    by_moment[Moment.STEP]["temporaries"] = of_step[step]
     states = {"optimizer": 2 * width * elements + 4 * counters}
     return {moment: components | states for moment, components in by_moment.items()}
 
 
 def peak(model: Any, mode: Mode, **sizes: Any) -> Any:
     """The largest moment of a step: its name, its bytes, and what they are."""
-    moment, parts = largest(moments_of(model, mode, **sizes).items())
+    moment, parts = fullest_moment(moments_of(model, mode, **sizes).items())
     return SimpleNamespace(moment=moment, num_bytes=sum(parts.values()), components=parts)

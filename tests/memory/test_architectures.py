@@ -11,7 +11,7 @@ import pytest
 
 from labkit.errors import UsageError
 from labkit.memory import Batch, Parallel, Plan, Recipe
-from labkit.memory.tape import forms, moments, saved
+from labkit.memory.tape import moments, saved
 from labkit.memory.tape.saved import Mode
 from labkit.models import Model, presets
 from tests.memory import steps
@@ -272,4 +272,3 @@ def test_two_kinds_of_layers_take_numbers() -> None:
     many = DEEPSEEK.resized(num_layers=9)
     with pytest.raises(UsageError, match="must be numbers, not arrays"):
         steps.peak(many, Mode(recompute="full"), **SMALL, group=np.array([1, 2]))
-    assert forms.MOMENTS[-1] == moments.STEP

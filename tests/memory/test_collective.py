@@ -36,18 +36,6 @@ def test_a_gather_among_some_ranks_holds_their_parts() -> None:
     assert [part.tolist() for part in on_ranks(gathered, 4).results] == expected
 
 
-def test_undivided_adam_sees_the_mean_of_all_gradients() -> None:
-    from labkit.memory.oracles.collective import undivided_adam
-
-    steps = torch.randn(2, 3, 4, 8, generator=torch.Generator().manual_seed(0))
-    mean = steps.mean((1, 2), keepdim=True)
-    torch.testing.assert_close(
-        undivided_adam(steps[0, 0, 0], steps), undivided_adam(steps[0, 0, 0], mean.expand_as(steps))
-    )
-    first = undivided_adam(torch.zeros(8), steps[:1])  # Adam's first step is lr × the sign
-    torch.testing.assert_close(first, -1e-3 * mean[0, 0, 0].sign(), rtol=1e-4, atol=0)
-
-
 def test_adam_is_torchs_own_to_the_bit() -> None:
     from labkit.memory.oracles.collective import Adam
 
@@ -60,14 +48,3 @@ def test_adam_is_torchs_own_to_the_bit() -> None:
         optimizer.step()
         adam.step(gradient)
     assert torch.equal(adam.weights, whole)
-
-
-def test_a_micro_batch_of_zero3_sends_the_weights_twice_and_the_gradients_once() -> None:
-    from labkit.memory.oracles.collective import zero3
-
-    size = 4 * 30_000
-    gradients = torch.randn(4, size, generator=torch.Generator().manual_seed(0))
-    run = on_ranks(lambda rank: zero3(gradients[0], gradients[rank]), 4)
-    torch.testing.assert_close(torch.cat(run.results), gradients.sum(0), atol=1e-5, rtol=0)
-    if sys.platform == "linux":
-        assert run.across_bytes(1) == pytest.approx(3 * 4 * 3 / 4 * 4 * size, rel=0.02)

@@ -13,7 +13,7 @@ from labkit.memory import Batch, Plan, Recipe
 from labkit.memory.jobs import states
 from labkit.memory.jobs.parallel import Parallel
 from labkit.memory.plans import conventions
-from labkit.memory.plans.conventions import count, differences, total_bytes
+from labkit.memory.plans.conventions import convention_terms, differences, total_bytes
 from labkit.memory.tape import saved
 from labkit.models import Model
 from tests.memory.steps import expert_params, stored_elements
@@ -45,7 +45,7 @@ def test_deepspeeds_90_numbers_exactly() -> None:
             offload_optimizer="cpu" if "offload_opt" in kind else "device",
             offload_parameters="cpu" if kind.endswith("param") else "device",
         )
-        lines = count("deepspeed", MODELS[row["case"]], parallel_of(row), recipe)
+        lines = convention_terms("deepspeed", MODELS[row["case"]], parallel_of(row), recipe)
         place = "host" if kind.startswith("cpu") else "device"
         assert total_bytes(lines, place) == int(row["bytes"]), row
 
@@ -59,7 +59,7 @@ def test_megatrons_120_numbers_exactly() -> None:
             recompute="none" if kind == "act_no_sp" else "selective",
         )
         parallel = parallel_of(row, sp=kind != "act_no_sp")
-        lines = count("megatron", MODELS[row["case"]], parallel, None, batch)
+        lines = convention_terms("megatron", MODELS[row["case"]], parallel, None, batch)
         held = [line for line in lines if line.component in states.COMPONENTS]
         kept = [line for line in lines if line.component not in states.COMPONENTS]
         wanted = {"states": held, "total": lines}.get(kind, kept)
@@ -69,7 +69,7 @@ def test_megatrons_120_numbers_exactly() -> None:
 def test_the_papers_240_numbers_exactly() -> None:
     names = {"params": "parameters", "grads": "gradients", "optim": "optimizer"}
     for row in rows("zero-paper-16B"):
-        lines = count("zero-paper", MODELS[row["case"]], parallel_of(row))
+        lines = convention_terms("zero-paper", MODELS[row["case"]], parallel_of(row))
         wanted = [x for x in lines if row["component"] in {"total", _short(x.component, names)}]
         assert total_bytes(wanted) == int(row["bytes"]), row
 
@@ -109,7 +109,7 @@ def test_megatron_misses_gpt2s_positions_and_biases() -> None:
 @pytest.mark.parametrize("zero", range(4))
 def test_the_paper_is_what_a_plan_counts(zero: int) -> None:
     parallel = Parallel(dp=48, zero=zero)
-    lines = count("zero-paper", LLAMA, parallel)
+    lines = convention_terms("zero-paper", LLAMA, parallel)
     plan = Plan(model=LLAMA, parallel=parallel)
     assert total_bytes(lines) == pytest.approx(plan.states_bytes, abs=1)
 
@@ -119,7 +119,9 @@ def test_the_paper_is_what_a_plan_counts(zero: int) -> None:
 def test_torch_stores_whole_rows_or_whole_tensors(zero: int, dp: int) -> None:
     recipe = Recipe.fp32_adam()
     model = Model.preset("tiny-gpt")
-    lines = {x.component: x for x in count("torch", model, Parallel(dp=dp, zero=zero), recipe)}
+    lines = {
+        x.component: x for x in convention_terms("torch", model, Parallel(dp=dp, zero=zero), recipe)
+    }
     tensors = model.tensors()
     whole = model.num_params
 
@@ -136,7 +138,7 @@ def test_torch_stores_whole_rows_or_whole_tensors(zero: int, dp: int) -> None:
 
 def test_torchs_activations_are_its_saved_tensors() -> None:
     batch = Batch(seq=1024, micro_batch=2)
-    lines = count("torch", LLAMA, Parallel(), Recipe.bf16_mixed(), batch)
+    lines = convention_terms("torch", LLAMA, Parallel(), Recipe.bf16_mixed(), batch)
     kept = [x for x in lines if x.row in {"activations", "head and loss"}]
     stack = saved.stack_terms(LLAMA, saved.Mode(), seq=1024, micro_batch=2)
     ends = saved.end_terms(LLAMA, saved.Mode(), seq=1024, micro_batch=2)
@@ -148,7 +150,7 @@ def test_a_pipelines_first_device_keeps_as_much_as_without_it() -> None:
     batch = Batch(seq=512)
 
     def layers(pp: int) -> int:
-        found = count("torch", LLAMA, Parallel(pp=pp), Recipe(accumulation=32), batch)
+        found = convention_terms("torch", LLAMA, Parallel(pp=pp), Recipe(accumulation=32), batch)
         return total_bytes(x for x in found if x.row == "activations")
 
     assert layers(1) == layers(4) == layers(8)
@@ -179,7 +181,7 @@ def test_every_difference_has_its_reason() -> None:
         for convention in conventions.CONVENTIONS:
             with contextlib.suppress(BadValue):
                 parallel = Parallel(dp=16, zero=zero, sp=sp)
-                for line in count(convention, LLAMA, parallel, recipe, batch):  # type: ignore[arg-type]
+                for line in convention_terms(convention, LLAMA, parallel, recipe, batch):  # type: ignore[arg-type]
                     told.setdefault(line.row, set()).add(convention)
     reasons = {row: set(by) for row, by in conventions.REASONS.items() if row != conventions.TOTAL}
     assert told == reasons
@@ -190,14 +192,14 @@ def test_who_says_nothing_of_a_job_is_named() -> None:
     assert table["deepspeed"].isna().all()
     assert "zero must be 2 or 3" in table.attrs["refused"]["deepspeed"]
     with pytest.raises(BadValue, match="zero must be 2 or 3"):
-        count("deepspeed", LLAMA, Parallel())
+        convention_terms("deepspeed", LLAMA, Parallel())
 
 
 def test_the_host_of_deepspeed_grows_with_nodes() -> None:
     """The fault of that name: stage 2 with offload, one node's share grows eightfold."""
     recipe = Recipe(offload_optimizer="cpu", offload_gradients="cpu")
     hosts = [
-        total_bytes(count("deepspeed", LLAMA, Parallel(dp=dp, zero=2), recipe), "host")
+        total_bytes(convention_terms("deepspeed", LLAMA, Parallel(dp=dp, zero=2), recipe), "host")
         for dp in (8, 64)
     ]
     assert hosts[1] == 8 * hosts[0]
@@ -207,7 +209,7 @@ def test_megatrons_faults_show() -> None:
     batch = Batch(seq=4096)
 
     def kept(model: Model, **changes: object) -> int:
-        lines = count("megatron", model, Parallel(), None, replace(batch, **changes))  # type: ignore[arg-type]
+        lines = convention_terms("megatron", model, Parallel(), None, replace(batch, **changes))  # type: ignore[arg-type]
         return total_bytes(x for x in lines if x.component == "activations")
 
     assert kept(LLAMA) == kept(LLAMA, recompute="full")
@@ -219,4 +221,4 @@ def test_megatrons_faults_show() -> None:
 
 def test_settings_and_conventions_are_checked() -> None:
     with pytest.raises(UsageError, match="no convention 'megatorn'; did you mean 'megatron'"):
-        count("megatorn", LLAMA)  # type: ignore[arg-type]
+        convention_terms("megatorn", LLAMA)  # type: ignore[arg-type]

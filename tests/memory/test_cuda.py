@@ -10,7 +10,7 @@ import pytest
 from labkit.errors import UsageError
 from labkit.memory import Batch, Model, Parallel, Plan, Recipe
 from labkit.memory.oracles import cases, cuda, tracker
-from labkit.memory.plans.estimate import mode_of
+from labkit.memory.plans.job import mode_of
 
 TINY = Model(name="tiny", num_layers=2, hidden=32, heads=4, vocab=101, positions=16)
 

@@ -16,8 +16,8 @@ from labkit.memory import Batch, Model, Parallel, Plan, Recipe
 from labkit.memory.jobs import states
 from labkit.memory.jobs.recipe import state_bytes
 from labkit.memory.plans import estimate
-from labkit.memory.plans.estimate import mode_of
-from labkit.memory.tape import forms
+from labkit.memory.plans.job import Job, mode_of
+from labkit.memory.tape.step import Moment
 from tests.memory.steps import moments_of, stored_elements, trained
 
 GPT = Model(name="small", num_layers=6, hidden=64, heads=4, vocab=101, positions=64)
@@ -71,8 +71,8 @@ def test_one_rank_is_the_moments_byte_for_byte(
     counters = 0 if step == "fused" else 4 * trained(model)[1]
     table = here.moments()
     # Part of the loss's moment, told apart only where the head is gathered for it.
-    assert told.pop(forms.HEAD)
-    assert set(table.index) == {estimate.INIT, *told}
+    assert told.pop(Moment.HEAD_BACKWARD)
+    assert set(table.index) == {Moment.INIT, *told}
     for moment, parts in told.items():
         assert table.loc[moment, "total"] == sum(parts.values()) - counters, moment
     largest = {moment: sum(parts.values()) for moment, parts in told.items()}
@@ -121,7 +121,7 @@ def test_stage_3_holds_the_layer_at_work_and_the_next() -> None:
     here = plan(dp=4, zero=3)
     table = here.moments()
     block = 2 * next(unit.numel for unit in LLAMA.units() if unit.name == "block")
-    prefetch = table.loc[estimate.PREFETCH]
+    prefetch = table.loc[Moment.PREFETCH]
     assert prefetch["gathered layers"] == prefetch["gather buffers"] == block
     assert prefetch["reduce buffers"] == block
     head = 2 * next(unit.numel for unit in LLAMA.units() if unit.name == "head")
@@ -301,15 +301,15 @@ def test_arrays_give_what_numbers_give(zero: int, rule: str, recipe: str) -> Non
     base = plan(zero=zero, shard_rule=rule, recipe=Recipe.preset(recipe))
     assert isinstance(base.model, Model)
     assert base.batch is not None
-    job = estimate.Job(
+    job = Job(
         model=base.model,
         parallel=base.parallel,
         recipe=base.recipe,
         batch=base.batch,
         numbers={"seq": seq, "micro_batch": 2, "dp": dp, "layers": np.int64(4)},
     )
-    names, row = estimate.largest(estimate.rows(job).items())
-    total, names = (np.broadcast_to(found, (3, 3)) for found in (estimate.total(row), names))
+    names, row = estimate.fullest_moment(estimate.rows_by_moment(job).items())
+    total, names = (np.broadcast_to(found, (3, 3)) for found in (estimate.row_bytes(row), names))
     for i, j in np.ndindex(3, 3):
         one = plan(
             zero=zero,

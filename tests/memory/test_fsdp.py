@@ -11,6 +11,7 @@ from labkit.memory import Batch, Model, Parallel, Plan, Recipe
 from labkit.memory.oracles import tracker
 from labkit.memory.plans import fsdp
 from labkit.memory.tape.mode import Mode
+from labkit.memory.tape.step import Moment, Part
 
 GPT = Model(name="small", num_layers=5, hidden=48, heads=4, vocab=501, positions=64)
 LLAMA = Model(
@@ -60,7 +61,7 @@ RECIPES = {
 # on the next unit while the tracker still names the last (a head that is a unit of its own starts
 # within the loss): that start, with two units' buffers more, is no moment of the estimate.
 SAME = tracker.FSDP_NAMES
-STARTS = {"embedding", "forward, first", "embedding backward"}
+STARTS = {Moment.EMBEDDING, Moment.FORWARD_FIRST, Moment.EMBEDDING_BACKWARD}
 
 
 @pytest.mark.parametrize(("model", "degrees", "recipe", "batch"), CASES)
@@ -83,9 +84,10 @@ def test_every_moment_is_fsdps(
     assert plan.peak_moment in SAME.get(most, (most,))
     passing = fsdp.Passing(plan.estimate.job)
     units = sum(passing.size(name).padded for name in ("block", "root", "embedding", "head"))
-    for moment in tracked.keys() - {"forward, middle"}:
+    for moment in tracked.keys() - {Moment.FORWARD_MIDDLE}:
         ours = max(told[name] for name in SAME.get(moment, (moment,)) if name in told)
-        if moment in STARTS or plan.batch.seq < 8 or (not model.tied and "loss" in moment):
+        starts_within = not model.tied and moment.part is Part.HEAD
+        if moment in STARTS or plan.batch.seq < 8 or starts_within:
             assert 0 <= tracked[moment] - ours <= 2 * passing.job.whole_width * units, moment
         else:
             assert ours == tracked[moment], moment

@@ -15,6 +15,7 @@ from labkit.memory import Batch, Model, Parallel, Plan, Recipe
 from labkit.memory.jobs import parallel, traffic
 from labkit.memory.jobs.states import STAGE_NAMES
 from labkit.memory.plans import estimate, grid
+from labkit.memory.plans.job import Job, devices
 
 GPT = Model(name="small", num_layers=6, hidden=64, heads=4, vocab=101, positions=64)
 LLAMA = Model(
@@ -219,7 +220,7 @@ def test_links_add_traffic_to_the_same_rows() -> None:
             assert math.isnan(row.communication_s)
             continue
         point = {name: getattr(row, name) for name in axes}
-        found = grid.at(PLAN, point).collectives()
+        found = grid.plan_at(PLAN, point).collectives()
         assert row.sent_bytes == pytest.approx(sum(item.sent_bytes for item in found))
         assert row.node_bytes == pytest.approx(sum(item.node_bytes for item in found))
         by_hand = traffic.step_time_s(found, inter=links[0], intra=links[1])
@@ -286,7 +287,7 @@ def test_three_devices_of_a_pipeline_are_enough(schedule: str) -> None:
             recipe=Recipe.bf16_mixed(accumulation=accumulation),
         )
         peaks = [peak_of(here, device) for device in range(pp)]
-        assert len(estimate.devices(spread, here.model)) == 3
+        assert len(devices(spread, here.model)) == 3
         assert here.peak_bytes == max(peaks)
 
 
@@ -309,14 +310,16 @@ def test_all_devices_are_looked_at_where_the_first_layers_are_dense() -> None:
 def peak_of(plan: Plan, device: int) -> float:
     assert isinstance(plan.model, Model)
     assert plan.batch is not None
-    job = estimate.Job(
+    job = Job(
         model=plan.model,
         parallel=plan.parallel,
         recipe=plan.recipe,
         batch=plan.batch,
         device=device,
     )
-    return float(estimate.total(estimate.largest(estimate.rows(job).items())[1]))
+    return float(
+        estimate.row_bytes(estimate.fullest_moment(estimate.rows_by_moment(job).items())[1])
+    )
 
 
 def test_the_trillion_is_a_trillion() -> None:

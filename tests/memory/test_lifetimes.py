@@ -13,8 +13,9 @@ import numpy as np
 import pytest
 
 from labkit.memory.tape import tape as tapes
+from labkit.memory.tape.network import Program
 from labkit.memory.tape.saved import Mode
-from labkit.memory.tape.shadow import Program, Shadow
+from labkit.memory.tape.shadow import Shadow
 from labkit.memory.tape.tape import Tape, Tensor, call, unit
 
 LLAMA: dict[str, Any] = {

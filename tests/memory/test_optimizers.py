@@ -8,7 +8,7 @@ import pytest
 
 from labkit.memory import Batch, Model, Plan, Recipe
 from labkit.memory.jobs.recipe import state_bytes
-from labkit.memory.plans import estimate
+from labkit.memory.tape.step import Moment
 
 MODEL = Model(name="small", num_layers=2, hidden=48, heads=4, vocab=101, positions=40)
 KINDS: list[tuple[str, dict[str, Any]]] = [
@@ -85,7 +85,7 @@ def test_states_and_temporaries_are_torchs(
     states, temporaries = _seen(recipe)
     assert sum(state_bytes(MODEL.tensors(), recipe).values()) == states
     plan = Plan(model=MODEL, recipe=recipe, batch=Batch(seq=8))
-    told = plan.moments().loc[estimate.STEP].get("temporaries", 0)
+    told = plan.moments().loc[Moment.STEP].get("temporaries", 0)
     # Adafactor's statistics: a number a tensor over lists, a tensor's rows and columns otherwise.
     slack = 4 * len(MODEL.tensors()) + 4 * max(sum(t.shape) for t in MODEL.tensors())
     if (optimizer, step) == ("adafactor", "for-loop"):  # two of the largest follow each other

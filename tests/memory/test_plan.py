@@ -34,41 +34,6 @@ def test_table_1_cell_is_the_formula_rounded_or_truncated(cell: dict[str, str]) 
     assert cut in ({"exact", "rounded", "truncated"} if whole else {"exact", "rounded"})
 
 
-@pytest.mark.parametrize(
-    "cell",
-    [cell for cell in cells("table2.csv") if cell["kind"] == "theory"],
-    ids=lambda c: "-".join(c.values()),
-)
-def test_table_2_cell_is_its_printed_first_row_times_mp(cell: dict[str, str]) -> None:
-    """The first row is the formula; the others multiply what was printed there."""
-    tp = int(cell["tp"])
-    zero = int(cell["zero"])
-    printed = cell["printed"]
-    one = {"B": quantities.BILLION, "T": quantities.TRILLION}[cell["unit"]]
-    largest = memory.largest_model(Parallel(dp=64, tp=tp, zero=zero), PAPER_GPU_BYTES)
-    first = next(c for c in cells("table2.csv") if c["tp"] == "1" and c["zero"] == cell["zero"])
-    multiple = Fraction(first["printed"]) * quantities.BILLION * tp / one
-    assert quantities.cut(multiple, printed) in {"exact", "rounded"}
-    assert float(printed) * one == pytest.approx(largest, rel=0.025)
-    if tp == 1:
-        assert quantities.cut(Fraction(largest, one), printed) in {"exact", "rounded"}
-
-
-def test_the_tables_as_frames_agree_with_their_cells() -> None:
-    table1 = memory.published.states(PAPER / "table1.csv")
-    assert len(table1) == 54
-    assert (table1["cut"] != "differs").all()
-    cell = table1.set_index(["model", "dp", "zero"]).loc[(128 * 10**9, 1024, 1)]
-    assert (cell["printed_gb"], cell["ours_gb"], cell["cut"]) == ("513", 513.5, "truncated")
-    table2 = memory.published.largest(PAPER / "table2.csv", dp=64, capacity_bytes=PAPER_GPU_BYTES)
-    assert (table2.query("kind == 'theory'")["cut"] != "differs").all()
-    ran = table2.query("kind == 'measured'")
-    assert (ran["printed_billion"] < ran["ours"]).all()
-    grid = memory.published.grid(ran, "tp", "gpus")
-    assert (len(grid), next(iter(grid))) == (ran["tp"].nunique(), "Baseline DP")
-    assert all(grid["Baseline DP"].str.contains("B (", regex=False))
-
-
 def test_figure_1() -> None:
     sizes = [
         Plan(model=7_500_000_000, parallel=Parallel(dp=64, zero=zero)).states_bytes / 1e9

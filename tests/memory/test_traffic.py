@@ -71,7 +71,7 @@ def test_shards_of_one_node_cross_together() -> None:
 @given(st.integers(2, 10**6), st.floats(1, 1e12))
 def test_an_all_reduce_is_a_reduce_scatter_and_an_all_gather(num_ranks: int, size: float) -> None:
     parts = [
-        Collective(phase="", kind=kind, what="", message_bytes=size, num_ranks=num_ranks)
+        Collective(phase="step", kind=kind, what="", message_bytes=size, num_ranks=num_ranks)
         for kind in ("all-reduce", "reduce-scatter", "all-gather")
     ]
     whole, *halves = (item.sent_bytes for item in parts)
@@ -82,10 +82,10 @@ def test_an_all_reduce_is_a_reduce_scatter_and_an_all_gather(num_ranks: int, siz
 def test_time_is_latency_for_small_and_bandwidth_for_large_messages() -> None:
     link = Link(name="l", bytes_per_s=100.0, latency_s=2.0, source="")
     one = Collective(
-        phase="", kind="all-gather", what="", message_bytes=1e9, num_ranks=11, num_calls=3
+        phase="step", kind="all-gather", what="", message_bytes=1e9, num_ranks=11, num_calls=3
     )
     assert one.time_s(FREE, link) == pytest.approx(3 * 10 * 2.0 + 1e9 * 10 / 11 / 100)
-    tiny = Collective(phase="", kind="all-gather", what="", message_bytes=0, num_ranks=11)
+    tiny = Collective(phase="step", kind="all-gather", what="", message_bytes=0, num_ranks=11)
     assert tiny.time_s(FREE, link) == 20.0
 
 

@@ -334,7 +334,7 @@ def test_an_all_to_all_leaves_a_node_as_counted_one_by_one(
     if nodes == 1:
         return
     item = Collective(
-        phase="",
+        phase="step",
         kind="all-to-all",
         what="",
         message_bytes=size,

@@ -21,9 +21,7 @@ from labkit.memory import (
     Recipe,
     compare,
     fit,
-    largest_model,
     offload,
-    stages,
     sweep,
 )
 from labkit.memory.jobs.traffic import Collective
@@ -52,8 +50,6 @@ CALLS: dict[str, tuple[Callable[..., Any], dict[str, Any]]] = {
     "sweep": (sweep, {"plan": PLAN, "device": 10**10, "micro_batch": [1, 2], "zero": [0, 1]}),
     "sweep a count": (sweep, {"plan": COUNT, "links": (LINK, LINK), "dp": [8, 16]}),
     "compare": (compare, {"plans": {"a": PLAN}}),
-    "stages": (stages, {"model": GPT, "dp": 4}),
-    "largest_model": (largest_model, {"parallel": Parallel(), "capacity_bytes": 10**9}),
     "offload": (offload, {"model": GPT, "parallel": Parallel(), "recipe": Recipe()}),
     "Parallel.of": (Parallel.of, {"world_size": 8, "tp": 2}),
     "Recipe.preset": (Recipe.preset, {"name": "sgd"}),

@@ -149,10 +149,3 @@ def test_a_frontier_shows_plans_bound_and_marked_points(made):
     assert set(shown) == {"published", "optimal plans", "lower bound", "marks"}
     np.testing.assert_allclose(shown["lower bound"].y, front.bound_j, rtol=1e-5)
     assert list(shown["marks"].text) == ["optimal"]
-
-
-def test_the_valley_is_marked_where_it_is(made):
-    table = made.profile.stage_table(0)
-    figure = pipeline.figure_valley(table)
-    lowest = [table.clock_mhz[table[c].idxmin()] for c in ("energy_j", "above_waiting_j")]
-    assert [note.x for note in figure.layout.annotations] == lowest

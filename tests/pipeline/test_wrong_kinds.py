@@ -89,7 +89,6 @@ def right(tmp_path_factory: Any) -> Any:
         "figure_plans": {"table": marks.assign(method="optimal")},
         "figure_timeline": {"table": chosen.frame(), "colour": "clock"},
         "figure_tradeoff": {"table": traded},
-        "figure_valley": {"table": profile.stage_table(0)},
         "fitted": {"profile": profile, "name": "zb-h1", "num_microbatches": 2},
         "frontier": {**both, "num_points": 2},
         "load_order": {"path": order},

@@ -4,6 +4,7 @@ import json
 from dataclasses import replace
 
 import numpy as np
+import pandas as pd
 import pytest
 
 from labkit import tuning
@@ -32,7 +33,7 @@ def test_the_map_is_relative_to_the_default_and_leaves_the_unreachable_empty(
 
 
 def test_the_front_runs_along_the_lower_left(job: tuning.Job) -> None:
-    chosen = tuning.eta_sweep(job, [0.5]).iloc[0]
+    chosen = tuning.optimum(job)
     fig = tuning.figures.figure_pareto(tuning.outcomes(job), chosen=chosen, power_lines_w=(90,))
     named = {trace.name: trace for trace in fig.data}
     front = named["Pareto front"]
@@ -83,40 +84,17 @@ def test_savings_show_every_policy_with_its_interval(standin: tuning.TrainingTra
     assert {shape.y0 for shape in fig.layout.shapes} == {0.153, 0.758}
 
 
-def test_bands_lie_around_their_lines(job: tuning.Job) -> None:
-    runs = [tuning.simulate(job, policy=name, seeds=range(8)) for name in ("zeus", "cost-curve")]
-    bands = tuning.regret_bands(runs)
-    fig = tuning.figures.figure_regret_bands(bands)
-    for place, (_, rows) in enumerate(bands.groupby("policy", sort=False)):
-        band, line = fig.data[2 * place : 2 * place + 2]
-        count = len(rows)
-        assert len(band.y) == 2 * count
-        high = np.array(band.y[:count])
-        low = np.array(band.y[count:][::-1])
-        middle = np.array(line.y)
-        assert (low <= middle + 1e-4).all()
-        assert (middle <= high + 1e-4).all()
-        assert np.allclose(high + low, 2 * middle, atol=1e-3)
-        assert band.fillcolor == line.line.color
-    assert {note.text for note in fig.layout.annotations} == {"zeus", "cost-curve"}
-
-
 def test_every_figure_is_plain_json(standin: tuning.TrainingTrace, job: tuning.Job) -> None:
     """No NaN, no infinity, no arrays: what notebooks store compares exactly."""
     never = make_job([[3.0], [np.inf]], [[1.0, 2.0]] * 2, [[50.0, 40.0]] * 2)
-    sweep = tuning.eta_sweep(job, [0, 1])
+    sweep = pd.DataFrame([{**tuning.optimum(job, eta=eta), "eta": eta} for eta in (0, 1)])
     figures = [
         tuning.figures.figure_map(tuning.outcomes(never)),
         tuning.figures.figure_pareto(tuning.outcomes(never)),
-        tuning.figures.figure_potential(tuning.potential(standin.jobs())),
         tuning.figures.figure_regret({"zeus": tuning.simulate(job, seeds=[0]).regret_j()}),
-        tuning.figures.figure_regret_bands(
-            tuning.regret_bands([tuning.simulate(job, seeds=[0, 1], recurrences=9)])
-        ),
         tuning.figures.figure_lines(
             sweep.assign(which="a"), x="eta", y="batch_size", by="which", x_title="η", y_title="b"
         ),
-        tuning.figures.figure_batch_curves(tuning.batch_curves([never, *standin.jobs()])),
         tuning.figures.figure_map(tuning.outcomes(replace(job, host_power_w=50.0))),
     ]
     for fig in figures:

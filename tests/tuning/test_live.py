@@ -278,7 +278,7 @@ def test_a_state_of_another_job_or_device_is_refused(device: Device, tmp_path: P
 @pytest.mark.parametrize(
     ("wrong", "said"),
     [
-        ({"command": ()}, "no command to run"),
+        ({"command": ()}, "command must hold the words to run"),
         ({"beta": 1.0}, "LiveJob.beta must be a finite number, above 1; got 1"),
         ({"eta": 2.0}, "LiveJob.eta must be .* at most 1; got 2"),
         ({"selector": "best"}, "selector must be one of 'cost'"),

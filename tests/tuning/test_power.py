@@ -106,14 +106,6 @@ def test_what_never_reaches_the_target_is_never_chosen(eta: float) -> None:
     assert tuning.optimum(job, eta=eta).batch_size == 2
 
 
-@settings(max_examples=50, deadline=None)
-@given(st.integers(0, 10**6))
-def test_a_larger_eta_never_costs_energy_nor_saves_time(seed: int) -> None:
-    sweep = tuning.eta_sweep(random_job(seed), np.linspace(0, 1, 21))
-    assert (np.diff(sweep["energy_to_accuracy_j"]) <= 1e-6).all()
-    assert (np.diff(sweep["time_to_accuracy_s"]) >= -1e-6).all()
-
-
 def test_epochs_are_the_plain_mean_where_every_run_succeeds() -> None:
     reach, epochs = tuning.convergence(make_job([[3.0, 4.0, 8.0]], [[1.0]], [[1.0]]))
     assert (reach[0], epochs[0]) == (1.0, 5.0)
@@ -170,80 +162,6 @@ def test_the_profile_picks_the_peers_power_limit(
             for power, cost in peer._profile_power_limit(peer_job, size, eta).items():
                 chooser.observe(peer_job, size, power, cost)
             assert job.power_limits_w[limit] == chooser.predict(peer_job, size)
-
-
-def test_the_papers_motivating_savings(published: tuning.TrainingTrace) -> None:
-    """§1 and Fig. 1: 23.8-74.7 % with both knobs, 3.0-31.5 % with the power limit alone."""
-    table = tuning.potential(published.jobs())
-    assert table["both_fraction"].min() == pytest.approx(0.238, abs=0.0015)
-    assert table["both_fraction"].max() == pytest.approx(0.747, abs=0.0015)
-    assert table["power_only_fraction"].min() == pytest.approx(0.030, abs=0.0015)
-    assert table["power_only_fraction"].max() == pytest.approx(0.315, abs=0.0015)
-
-
-def test_two_knobs_save_at_least_what_one_saves(standin: tuning.TrainingTrace) -> None:
-    table = tuning.potential(standin.jobs())
-    one = table[["power_only_fraction", "batch_only_fraction"]].max(axis=1)
-    assert (table["both_fraction"] >= one - 1e-12).all()
-    assert (one >= 0).all()
-
-
-def test_a_cap_on_slowdown_only_takes_choices_away(standin: tuning.TrainingTrace) -> None:
-    jobs = standin.jobs()
-    saved = [
-        tuning.potential(jobs, max_slowdown=cap)["both_fraction"] for cap in (0.0, 0.1, np.inf)
-    ]
-    assert (saved[0] >= 0).all()
-    assert (saved[0] <= saved[1]).all()
-    assert (saved[1] <= saved[2]).all()
-    never_slower = tuning.potential(jobs, max_slowdown=0.0)
-    for job, row in zip(jobs, never_slower.itertuples(), strict=True):
-        table = tuning.outcomes(job).set_index(["batch_size", "power_limit_w"])
-        time_s = table.loc[(row.batch_size, row.power_limit_w), "time_to_accuracy_s"]
-        assert time_s <= tuning.default_choice(job).time_to_accuracy_s
-
-
-def test_hindsight_leaves_out_what_cannot_be_compared() -> None:
-    """A default that never reaches the target has no saving; a target nobody reaches no choice."""
-    job = make_job([[200.0], [5.0]], [[1.0]] * 2, [[10.0]] * 2)
-    nobody = make_job([[200.0], [200.0]], [[1.0]] * 2, [[10.0]] * 2)
-    fine = make_job([[20.0], [5.0]], [[1.0]] * 2, [[10.0]] * 2)
-    table = tuning.hindsight([job, nobody, fine])
-    assert table["energy_saving_fraction"].isna().tolist() == [True, True, False]
-    assert table["batch_size"].isna().tolist() == [False, True, False]
-    assert table["energy_saving_fraction"].iloc[2] == pytest.approx(0.75)
-
-
-def test_the_batch_curve_is_what_the_map_leaves_at_the_best_limits(
-    standin: tuning.TrainingTrace,
-) -> None:
-    for job in standin.jobs():
-        curve = tuning.batch_curves([job], eta=0.3)
-        best = tuning.outcomes(job, eta=0.3).groupby("batch_size")["cost_j"].min()
-        assert curve["cost_j"].to_numpy() == pytest.approx(best.to_numpy())
-        assert curve["relative_cost"].min() == 1.0
-
-
-def test_shares_of_runs_fall_as_the_target_hardens(standin: tuning.TrainingTrace) -> None:
-    for name in standin.names:
-        shares = tuning.reach_shares(standin.each_target(name))
-        assert list(shares.columns) == [f"{t:g}" for t in standin.targets(name)]
-        assert (shares.diff(axis=1).iloc[:, 1:] <= 0).all(axis=None)
-
-
-def test_the_saving_is_least_where_the_default_is_the_best_batch_size(
-    standin: tuning.TrainingTrace,
-) -> None:
-    """In cost: the best limit's share is left, and no default can leave less than none."""
-    table = tuning.hindsight(standin.each_default()).dropna()
-    assert (table["energy_saving_fraction"] >= 0).all()
-    share = {
-        job.title: 1 - job.epoch_energy_j[row].min() / job.epoch_energy_j[row, -1]
-        for job in standin.jobs()
-        for row in [job.batch_sizes.index(tuning.optimum(job, eta=1.0).batch_size)]
-    }
-    for row in table[table["relative_default"] == 1].itertuples():
-        assert row.energy_saving_fraction == pytest.approx(share[row.workload])
 
 
 def test_a_configuration_that_never_ends_divides_without_a_warning() -> None:

@@ -38,7 +38,7 @@ SMALL = Grid(
     default_target=0.9,
 )
 WHAT = Training(
-    network="cnn", batch_size=128, seed=3, learning_rate=0.1, max_epochs=3, targets=(0.99,)
+    network="cnn", batch_size=128, rng=3, learning_rate=0.1, max_epochs=3, targets=(0.99,)
 )
 
 
@@ -48,7 +48,7 @@ def retrain(trace_meta: dict[str, Any], network: str, batch_size: int, seed: int
         k: tuple(v) if isinstance(v, list) else v for k, v in trace_meta["grid"].items()
     }
     for what in Grid(**grid).trainings():
-        if (what.network, what.batch_size, what.seed) == (network, batch_size, seed):
+        if (what.network, what.batch_size, what.rng) == (network, batch_size, seed):
             return train(what, device=trace_meta["device"])
     raise UsageError(f"no run {network}/{batch_size}/{seed} in this grid")
 
@@ -61,7 +61,7 @@ def test_the_same_seed_trains_the_same_and_another_does_not() -> None:
     first = train(WHAT, data)
     again = train(WHAT, data)
     assert first.accuracies == again.accuracies
-    assert train(replace(WHAT, seed=4), data).accuracies != first.accuracies
+    assert train(replace(WHAT, rng=4), data).accuracies != first.accuracies
 
 
 def test_training_leaves_torchs_own_randomness_and_threads_alone() -> None:
@@ -100,7 +100,7 @@ def test_without_scikit_learn_the_refusal_names_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "sklearn", None)  # as Python marks what is absent
-    with pytest.raises(UsageError, match="needs torch and scikit-learn, and sklearn"):
+    with pytest.raises(UsageError, match=r"needs sklearn, which is not .* 'labkit\[torch\]'"):
         record.record(SMALL, tmp_path / "t")
     assert not (tmp_path / "t").exists()
 

@@ -1,8 +1,6 @@
 from __future__ import annotations
 
-import numpy as np
 import pytest
-from scipy import stats
 
 from labkit import tuning
 from tests.oracles import zeus_simulator as peer
@@ -44,17 +42,3 @@ def test_savings_stand_beside_the_paper(standin: tuning.TrainingTrace) -> None:
     alone = tuning.simulate(standin.job("squad"), seeds=range(4)).summary()
     row = zeus[zeus["workload"] == alone["workload"]].iloc[0]
     assert row["energy_reduction"] == alone["energy_reduction"]
-
-
-def test_bands_are_student_s_intervals_in_runs_of_the_optimum(
-    standin: tuning.TrainingTrace,
-) -> None:
-    job = standin.job("squad")
-    runs = tuning.simulate(job, seeds=range(12), recurrences=15)
-    bands = tuning.regret_bands([runs])
-    regret = runs.regret_j() / tuning.optimum(job).cost_j
-    low, high = stats.t.interval(0.95, 11, regret.mean(0), stats.sem(regret))
-    assert np.allclose(bands["regret"], regret.mean(0))
-    assert np.allclose(bands["regret_low"], low)
-    assert np.allclose(bands["regret_high"], high)
-    assert bands["recurrence"].tolist() == list(range(1, 16))

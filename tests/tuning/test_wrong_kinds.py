@@ -71,7 +71,7 @@ PROGRESS = tuning.ModelledProgress(init_batch_size=8, phases=((50.0, 100.0),))
 NOISE = noise.GradientNoise(grad_sqr=2.0, covariance_trace=64.0)
 
 TRAINING = Training(
-    network="mlp", batch_size=8, seed=1, learning_rate=0.1, max_epochs=1, targets=(0.9,)
+    network="mlp", batch_size=8, rng=1, learning_rate=0.1, max_epochs=1, targets=(0.9,)
 )
 DESCRIPTIONS: list[Any] = [
     JOB,
@@ -103,20 +103,14 @@ DESCRIPTIONS: list[Any] = [
 STEPS = steps_of(JUMPY)
 PLACES = [(1, 1), (1, 2)]
 FUNCTIONS: dict[Callable[..., Any], dict[str, Any]] = {
-    tuning.batch_curves: {"jobs": [JOB]},
     tuning.best_power_limits: {"job": JOB},
     tuning.convergence: {"job": JOB},
     tuning.cost_j: {"energy_j": 5.0, "time_s": 2.0, "eta": 0.5, "max_power_w": 100.0},
     tuning.default_choice: {"job": JOB},
     tuning.epoch_cost_j: {"job": JOB, "eta": 0.5},
-    tuning.eta_sweep: {"job": JOB, "etas": [0.5]},
-    tuning.hindsight: {"jobs": [JOB]},
     tuning.load: {"source": "digits"},
     tuning.optimum: {"job": JOB},
     tuning.outcomes: {"job": JOB},
-    tuning.potential: {"jobs": [JOB]},
-    tuning.reach_shares: {"jobs": [JOB]},
-    tuning.regret_bands: {"runs": [tuning.simulate(JOB, seeds=[0, 1], recurrences=4)]},
     tuning.savings: {"traces": [TRACE], "policies": ["default"], "seeds": [0]},
     tuning.select_limits: {"time_s": [2.0, 1.0], "energy_j": [3.0, 4.0], "max_power_w": 9.0},
     tuning.simulate: {"job": JOB, "policy": "default", "seeds": [0], "recurrences": 4},

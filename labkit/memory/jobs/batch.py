@@ -75,17 +75,18 @@ class Batch:
 
     @property
     def tokens(self) -> int:
+        """Tokens that a replica works on at a time."""
         return self.seq * self.micro_batch
 
     @property
     def every(self) -> int:
-        """Every how many layers one is recomputed whole; 0 for never."""
+        """Every how many layers one is recomputed whole; 0 where none is."""
         if isinstance(self.recompute, int):
             return self.recompute
         return 1 if self.recompute == "full" else 0
 
     def num_recomputed(self, num_layers: int) -> int:
-        """Layers, of the first ``num_layers``, that are recomputed whole."""
+        """How many of the first ``num_layers`` layers are recomputed whole."""
         return num_layers // self.every if self.every else 0
 
     def num_checkpoints(self, num_layers: int) -> int:

@@ -185,6 +185,7 @@ class Parallel:
         self._check_pipeline()
 
     def _check_sharding(self) -> None:
+        """Refuse options of sharding that their stage or each other rules out."""
         stages = {"dim0": (0, 1, 2, 3), "flat": (1, 2), "tensor": (1,)}
         if self.zero not in stages[self.shard_rule]:
             valid = " or ".join(map(str, stages[self.shard_rule]))
@@ -207,6 +208,7 @@ class Parallel:
                 raise BadValue(f"dp × cp ({self.sharing}) must divide by {name} ({size})")
 
     def _check_pipeline(self) -> None:
+        """Refuse stages and schedules that cannot be."""
         if self.layers is not None and len(self.layers) != self.pp:
             raise BadValue(f"layers must have pp ({self.pp}) numbers, got {len(self.layers)}")
         if self.layers is not None and not all(self.layers[1:-1] or (1,)):
@@ -253,6 +255,7 @@ class Parallel:
 
     @property
     def world_size(self) -> int:
+        """The number of ranks."""
         return self.dp * self.tp * self.cp * self.pp
 
     @property
@@ -272,8 +275,11 @@ class Parallel:
 
     @property
     def sequence_pieces(self) -> int:
-        """What a sequence must divide by: each rank of ``cp`` takes two pieces, one early and one
-        late, to even out the work; ``tp`` cuts them with ``sp``."""
+        """What a sequence must divide by.
+
+        Each rank of ``cp`` takes two pieces, one early and one late, to even out the work; ``tp``
+        cuts them with ``sp``.
+        """
         return (2 * self.cp if self.cp > 1 else 1) * (self.tp if self.sp else 1)
 
     @property
@@ -358,7 +364,7 @@ class Parallel:
         return sums[0], sums[1]
 
     def _parts(self, model: Model, device: int) -> list[dict[str, Any]]:
-        """What to ask of :meth:`Model.units`, one for each stage of the device.
+        """The arguments of :meth:`Model.units` for each stage of the device.
 
         A device with both ends has them in one part, so that a tied head there is no copy.
         """

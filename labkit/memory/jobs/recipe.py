@@ -118,16 +118,17 @@ class Recipe:
 
     @classmethod
     def bf16_mixed(cls, **changes: Any) -> Recipe:
-        """As :meth:`mixed_adam`, said to be bf16."""
+        """The same as :meth:`mixed_adam`, under the name of bf16."""
         return cls.preset("bf16-mixed", **changes)
 
     @classmethod
     def fp32_adam(cls, **changes: Any) -> Recipe:
-        """Everything fp32, no master copy: also 16 bytes, and what FSDP2 keeps in shards."""
+        """Everything in fp32 and no master copy: also 16 bytes, and what FSDP2 keeps in shards."""
         return cls.preset("fp32-adam", **changes)
 
     @property
     def parameter_bytes(self) -> int | float:
+        """Bytes of one parameter as it is stored."""
         return DTYPE_BYTES[self.parameters]
 
     @property
@@ -137,6 +138,7 @@ class Recipe:
 
     @property
     def master_bytes(self) -> int | float:
+        """Bytes of one parameter in the optimizer's own copy; 0 where there is none."""
         return _bytes(self.master)
 
     @property
@@ -146,6 +148,7 @@ class Recipe:
 
     @property
     def compute_bytes(self) -> int | float:
+        """Bytes of an element in matrix products."""
         return DTYPE_BYTES[self.compute_format]
 
     @property
@@ -169,6 +172,7 @@ class Recipe:
 
     @property
     def bytes_per_param(self) -> int | float:
+        """Bytes of one parameter, its gradient and its optimizer states."""
         return self.parameter_bytes + self.gradient_bytes + self.optimizer_bytes
 
     def bytes_of(self, component: str) -> int | float:
@@ -178,7 +182,7 @@ class Recipe:
 
     @property
     def scales(self) -> tuple[float, float]:
-        """What is sent over what is held, of parameters and of gradients."""
+        """What is sent over what is held: of parameters, and of gradients."""
         cast = None if self.autocast else self.compute
         sent = _bytes(self.gather or cast or self.parameters)
         reduced = _bytes(self.reduce or self.gradients)
@@ -209,6 +213,7 @@ class Recipe:
 
 
 def _bytes(dtype: str | None) -> int | float:
+    """Bytes of an element; 0 where there is no format."""
     return 0 if dtype is None else DTYPE_BYTES[dtype]
 
 

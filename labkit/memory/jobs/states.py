@@ -55,10 +55,14 @@ def is_sharded(component: str, zero: int) -> bool:
 def shard_shapes(
     tensors: Sequence[TensorShape], *, num_ranks: int, rank: int = 0
 ) -> tuple[TensorShape, ...]:
-    """What ``rank`` has of every tensor where chunks of ceil(rows/N) are dealt out, maybe no rows.
+    """What a rank has of every tensor where chunks of ceil(rows/N) are dealt out, maybe no rows.
 
-    The last ranks get less, or nothing: this is ``torch.chunk``'s rule, which FSDP2 follows.
-    For states that depend on shapes: ``state_bytes(shard_shapes(...), recipe)``.
+    The last ranks get less, or nothing: this is ``torch.chunk``'s rule, which FSDP2 follows. For
+    states that depend on shapes: ``state_bytes(shard_shapes(...), recipe)``.
+
+    Args:
+        num_ranks: N.
+        rank: which of them.
 
     >>> from labkit.models import Model
     >>> [t.shape for t in shard_shapes(Model.preset("tiny-gpt").tensors()[:2], num_ranks=4, rank=3)]
@@ -91,7 +95,7 @@ def dealt(tensors: Iterable[TensorShape], num_ranks: int) -> list[list[TensorSha
 
 
 class Rows(NamedTuple):
-    """Tensors alike: rows, elements a row, how often in a unit, in which unit."""
+    """Tensors that are alike: their rows, elements a row, how often in a unit, and in which."""
 
     rows: int
     rest: int
@@ -142,7 +146,7 @@ class Holding:
 
     @property
     def trained(self) -> Holding:
-        """What of it has gradients and optimizer states."""
+        """The part of it that has gradients and optimizer states."""
         if all(tensor.trained for tensor in self.tensors):
             return self
         return replace(self, tensors=tuple(tensor for tensor in self.tensors if tensor.trained))
@@ -166,10 +170,12 @@ class Holding:
 
     @property
     def rule(self) -> str:
+        """The rule by which it is cut, a key of :data:`SOURCES`."""
         return "ideal" if self.ideal else self.parallel.shard_rule
 
     @property
     def source(self) -> str:
+        """Where the rule was read."""
         return SOURCES[self.rule]
 
     def elements(self, degree: Any) -> Any:
@@ -196,7 +202,7 @@ class Holding:
         return slices
 
     def _fullest(self, degree: int) -> dict[str, Any]:
-        """The rank with most elements where whole tensors are dealt out."""
+        """Elements and state bytes of the rank that gets most where whole tensors are dealt out."""
         whole = [_shape(t.shape, t.matrix) for t in self.tensors for _ in range(self.count(t))]
         mine = max(dealt(whole, degree), key=_size)
         return {"elements": _size(mine), **state_bytes(mine, self.recipe)}
@@ -213,6 +219,9 @@ class Holding:
         return np.maximum.reduce(np.broadcast_arrays(*shards))
 
     def parts(self, tensor: Rows, degree: Any) -> Any:
+        """Ranks that share a tensor where ``degree`` ranks share one copy: of experts ``ep`` times
+        fewer.
+        """
         if not tensor.expert or self.parallel.ep == 1:
             return degree
         return np.maximum(1, degree // self.parallel.ep)
@@ -242,6 +251,7 @@ class Holding:
             yield Term("second copy of the parameters", size, formula, source)
 
     def _state(self, component: str, width: float) -> Term:
+        """A state of so many bytes an element, with its formula and its place."""
         degree = self.degree_of(component)
         elements = self.elements(degree)
         formula = self._rule(degree)
@@ -253,18 +263,21 @@ class Holding:
         return Term(component, width * elements, f"{width} B × {formula}", self.source, place)
 
     def _padded(self) -> Any:
+        """Elements of flat buffers that are not sharded, padded to equal slices."""
         degrees = [self.degree]
         if len(self._slices(1)) > 1:
             degrees.append(self.parts(next(t for t in self.tensors if t.expert), self.degree))
         return sum(d * part for d, part in zip(degrees, self._slices(self.degree), strict=True))
 
     def _rule(self, degree: Any) -> str:
+        """The formula of the elements that a rank keeps."""
         if np.ndim(degree) == 0 and degree == 1:
             return "Ψ of the rank"
         size = f"{degree}" if np.ndim(degree) == 0 else "N"
         return _RULES[self.rule].format(n=size)
 
     def _optimizer(self) -> Iterator[Term]:
+        """The optimizer's states, kind by kind."""
         degree = self.degree_of("optimizer")
         recipe = self.recipe
         for kind, num_bytes in self._kinds(degree).items():
@@ -311,7 +324,7 @@ class Holding:
         }
 
     def _by_shape(self, degree: int) -> dict[str, Any]:
-        """Bytes of each kind where they depend on each tensor's shape."""
+        """Bytes of each kind of state where they depend on each tensor's shape."""
         if self.rule == "flat":
             return dict(state_bytes([_shape((n,)) for n in self._slices(degree)], self.recipe))
         total: dict[str, float] = {}
@@ -355,6 +368,7 @@ def step_temporaries(held: Holding, degree: Any) -> Any:
 
 
 def _largest(sizes: Sequence[Any]) -> Any:
+    """The elementwise maximum of sizes."""
     largest = np.maximum.reduce(np.broadcast_arrays(*sizes))
     return largest if largest.ndim else largest.item()
 
@@ -365,6 +379,7 @@ def _shape(shape: tuple[int, ...], matrix: bool = False) -> TensorShape:
 
 
 def _size(tensors: Iterable[TensorShape]) -> int:
+    """Elements of all tensors together."""
     return sum(tensor.numel for tensor in tensors)
 
 

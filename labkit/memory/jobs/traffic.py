@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from labkit.hardware import Link
 from labkit.kit.describe import Count, NonNegative, description
+from labkit.memory.tape.step import Phase
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -22,8 +23,10 @@ Kind = Literal["all-gather", "reduce-scatter", "all-reduce", "broadcast", "all-t
 
 
 def ring_passes(kind: str) -> int:
-    """Messages a rank passes on in a ring, as a multiple of (n−1)/n of the whole message; of an
-    all-to-all the message is what one rank holds, and it keeps 1/n of it."""
+    """How many times (n−1)/n of its message a rank passes on in a ring.
+
+    Of an all-to-all the message is what one rank holds, and it keeps 1/n of it.
+    """
     return 2 if kind == "all-reduce" else 1
 
 
@@ -38,7 +41,7 @@ class Collective:
     asks for it.
     """
 
-    phase: str
+    phase: Phase
     kind: Kind
     what: str
     message_bytes: NonNegative
@@ -52,14 +55,14 @@ class Collective:
 
     @property
     def sent_bytes(self) -> float:
-        """Bytes one rank sends in a ring."""
+        """Bytes that one rank sends in a ring."""
         if self.kind == "send":
             return self.message_bytes if self.num_ranks > 1 else 0.0
         return ring_passes(self.kind) * self.message_bytes * (self.num_ranks - 1) / self.num_ranks
 
     @property
     def node_bytes(self) -> float:
-        """Bytes that leave one node: a ring leaves each node once, and that edge carries this.
+        """Bytes that leave one node: a ring leaves each node once, and that edge carries them.
 
         Of an all-to-all, what each rank of a node has for ranks of other nodes.
         """
@@ -78,13 +81,19 @@ class Collective:
 
     @property
     def link(self) -> str:
-        """Where it goes: ``"between nodes"``, ``"in a node"``, or nowhere."""
+        """Where it goes: ``"between nodes"``, ``"in a node"``, or ``"none"`` for a single rank."""
         if self.num_ranks == 1:
             return "none"
         return "between nodes" if self.nodes > 1 else "in a node"
 
     def time_s(self, inter: Link, intra: Link) -> float:
-        """Seconds by the α–β model: node bandwidth where the group spans nodes, else the rank's."""
+        """Seconds by the α–β model: at a node's bandwidth where the group spans nodes, else at a
+        rank's.
+
+        Args:
+            inter: the link between nodes.
+            intra: the link inside a node.
+        """
         if self.num_ranks == 1:
             return 0.0
         link, moved = (inter, self.node_bytes) if self.nodes > 1 else (intra, self.sent_bytes)
@@ -92,7 +101,15 @@ class Collective:
 
 
 def placed(size: int, stride: int, ranks_per_node: int) -> dict[str, Any]:
-    """Where a group of ``size`` ranks, ``stride`` apart, is: consecutive ranks fill a node.
+    """Where a group of ranks stands, given that consecutive ranks fill a node.
+
+    Args:
+        size: ranks of the group.
+        stride: from one of them to the next.
+        ranks_per_node: of a node.
+
+    Returns:
+        ``num_ranks``, ``nodes`` and ``rings_per_node`` of a :class:`Collective`.
 
     >>> [placed(*group, 8)["nodes"] for group in ((16, 1), (4, 8), (2, 2))]
     [2, 4, 1]
@@ -128,5 +145,10 @@ def frame(collectives: Sequence[Collective]) -> pd.DataFrame:
 
 
 def step_time_s(collectives: Sequence[Collective], *, inter: Link, intra: Link) -> float:
-    """Seconds that the collectives take one after another, nothing overlapped."""
+    """Seconds that the collectives take one after another, with nothing overlapped.
+
+    Args:
+        inter: the link between nodes.
+        intra: the link inside a node.
+    """
     return sum(item.time_s(inter, intra) for item in collectives)

@@ -37,16 +37,19 @@ class Offload:
     flows: tuple[Part, ...]
 
     def bytes_at(self, *places: Place | Link) -> float:
-        """Bytes kept at places, or that cross links in a step."""
+        """Bytes kept at the places, or crossing the links in a step, that are named."""
         return sum(part.num_bytes for part in (*self.held, *self.flows) if part.place in places)
 
 
 @checked
 def offload(model: Model | Count, parallel: Parallel, recipe: Recipe) -> Offload:
-    """Bytes and traffic of one rank (of a pipeline's first device); ``recipe.offload_*`` say where
-    each state is kept.
+    """Bytes and traffic of one rank, of a pipeline's first device where there is one.
 
-    ``model`` may be a parameter count. Shards are even, as the papers count.
+    Shards are even, as the papers count.
+
+    Args:
+        model: its shape, or a number of parameters.
+        recipe: its ``offload_*`` say where each state is kept.
 
     Raises:
         BadValue: ZeRO's stage cannot keep a state there (:meth:`Recipe.check_offload`).
@@ -74,12 +77,12 @@ def offload(model: Model | Count, parallel: Parallel, recipe: Recipe) -> Offload
 
 
 def _flows(share: float, recipe: Recipe) -> Iterator[Part]:
-    """Per optimizer step of m micro-batches, of a rank's shards of the three states.
+    """What crosses links in an optimizer step of m micro-batches, of a rank's shards of the states.
 
     Parameters kept away come once forward and once backward in every micro-batch; all-gathers do
     the rest (bandwidth-centric partitioning, ZeRO-Infinity §6.1). Gradients leave as they are
-    reduced, once a micro-batch where they are kept away, once a step where only the update is.
-    What the update needs comes to it, and what it changed goes back.
+    reduced, once a micro-batch where they are kept away, once a step where only the update is. What
+    the update needs comes to it, and what it changed goes back.
     """
     often = recipe.accumulation
     update_away = recipe.offload_optimizer != "device"

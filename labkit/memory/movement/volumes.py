@@ -5,7 +5,7 @@ microbatch (the sequence divided by cp), m microbatches a step, l layers of the 
 t, c, p, e the degrees of tensor, context, pipeline and expert parallelism; G and P the bytes of
 gradients and parameters that a rank holds before ZeRO.
 
-Collectives of the backward pass that recomputation repeats have the phase ``"recompute"``.
+Collectives of the backward pass that recomputation repeats have the phase ``RECOMPUTE``.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from labkit.memory.jobs.batch import Batch
 from labkit.memory.jobs.parallel import Parallel
 from labkit.memory.jobs.recipe import Recipe
 from labkit.memory.jobs.traffic import Collective, Kind, placed
+from labkit.memory.tape.step import Phase
 from labkit.models import Model
 
 CONTEXT = (
@@ -45,8 +46,13 @@ def collectives(
 ) -> tuple[Collective, ...]:
     """Everything one rank of a pipeline device sends in one optimizer step.
 
-    ``recipe.accumulation`` is the number of microbatches. Without a batch only data parallelism is
-    known. Tokens are routed evenly, each to ``experts_per_token`` experts.
+    Tokens are routed evenly, each to ``experts_per_token`` experts.
+
+    Args:
+        recipe: its ``accumulation`` is the number of microbatches.
+        batch: None where only data parallelism is asked for.
+        device: of the pipeline.
+        ranks_per_node: of a node.
 
     Raises:
         BadValue: the model or the sequence does not divide.
@@ -55,7 +61,7 @@ def collectives(
     ...     Model.preset("gpt2-1.5b"), Parallel(pp=2), Recipe(accumulation=4), Batch(seq=1024)
     ... )
     >>> [(c.phase, c.kind, c.message_bytes) for c in found if c.axis == "pp"][0]
-    ('forward', 'send', 13107200.0)
+    (<Phase.FORWARD: 'forward'>, 'send', 13107200.0)
     """
     parallel.check(model, batch)
     job = _Job(model, parallel, recipe, batch or Batch(seq=1), device, ranks_per_node)
@@ -67,6 +73,8 @@ def collectives(
 
 @dataclass(frozen=True, slots=True)
 class _Job:
+    """One rank of a pipeline device, and what its collectives are worked out from."""
+
     model: Model
     parallel: Parallel
     recipe: Recipe
@@ -83,7 +91,7 @@ class _Job:
 
     @property
     def tokens(self) -> float:
-        """Tokens of a microbatch that a rank of ``cp`` has."""
+        """Tokens of a microbatch that one rank of ``cp`` has."""
         return self.batch.tokens / self.parallel.cp
 
     @property
@@ -98,7 +106,7 @@ class _Job:
 
     @property
     def again(self) -> float:
-        """Share of the device's layers whose whole forward runs again."""
+        """The share of the device's layers whose whole forward pass runs again."""
         layers = sum(self.layers)
         return self.batch.num_recomputed(layers) / layers if layers else 0
 
@@ -115,7 +123,7 @@ class _Job:
     def send(
         self,
         axis: str,
-        phase: str,
+        phase: Phase,
         kind: Kind,
         what: str,
         message: float,
@@ -148,9 +156,17 @@ class _Job:
         )
 
 
+def _each_phase(calls: float, again: float) -> tuple[tuple[Phase, float], ...]:
+    """How often a layer's exchange happens in each phase, ``again`` of them for recomputation."""
+    return ((Phase.FORWARD, calls), (Phase.RECOMPUTE, again), (Phase.BACKWARD, calls))
+
+
 def _tensor(job: _Job) -> Iterator[Collective]:
-    """Two regions a layer: attention and MLP. An expert layer's second region works on the k·A of
-    the tokens that were routed to the rank, and on A where it has shared experts."""
+    """Collectives of tensor parallelism: two regions a layer, attention and MLP.
+
+    An expert layer's second region works on the k·A of the tokens that were routed to the rank, and
+    on A where it has shared experts.
+    """
     if job.parallel.tp == 1:
         return
     dense, sparse = job.layers
@@ -167,56 +183,58 @@ def _tensor(job: _Job) -> Iterator[Collective]:
         calls = job.again * sum(job.layers) * job.passes
         what = "checkpoints (Pa)"
         source = "ZeRO §8"
-        yield job.send("tp", "recompute", "all-gather", what, own, calls, "A", source)
+        yield job.send("tp", Phase.RECOMPUTE, "all-gather", what, own, calls, "A", source)
     if job.parallel.sp:
         yield _norms(job)
 
 
 def _regions(job: _Job, what: str, message: float, count: int, text: str) -> Iterator[Collective]:
-    """Forward: gather before the first matrix and reduce after the second; backward the reverse.
+    """A region's collectives: a gather before its first matrix and a reduction after its second.
 
-    Without sequence parallelism that is one all-reduce each way. With it, the gathered input is
-    not kept, so the backward pass gathers it once more (Korthikanti et al. 2022, §4.2.2); the
-    tokens routed to experts are kept.
+    Backward they are the other way round. Without sequence parallelism that is one all-reduce each
+    way. With it, the gathered input is not kept, so the backward pass gathers it once more
+    (Korthikanti et al. 2022, §4.2.2); the tokens routed to experts are kept.
     """
     calls = count * job.passes
     again = job.again * calls
     kinds: tuple[Kind, ...] = ("all-gather", "reduce-scatter")
     if not job.parallel.sp:
         kinds = ("all-reduce",)
-    for phase, number in (("forward", calls), ("recompute", again), ("backward", calls)):
+    for phase, number in _each_phase(calls, again):
         for kind in kinds:
             if number:
                 yield job.send("tp", phase, kind, what, message, number, text, TENSOR)
     if job.parallel.sp and what == "layers" and calls:
         inputs = "inputs of layers, again"
-        yield job.send("tp", "backward", "all-gather", inputs, message, calls, text, TENSOR)
+        yield job.send("tp", Phase.BACKWARD, "all-gather", inputs, message, calls, text, TENSOR)
 
 
 def _ends(job: _Job) -> Iterator[Collective]:
-    """The embedding's sum, the head's input and the loss over a vocabulary in t parts."""
+    """Collectives of the embedding's sum, the head's input and the loss over a vocabulary in t
+    parts.
+    """
     own = job.activation_bytes
     sp = job.parallel.sp
     number = job.passes
 
-    def send(phase: str, kind: Kind, what: str, message: float, text: str) -> Collective:
+    def send(phase: Phase, kind: Kind, what: str, message: float, text: str) -> Collective:
         return job.send("tp", phase, kind, what, message, number, text, TENSOR)
 
     if job.has("embedding", "root"):
-        yield send("forward", "reduce-scatter" if sp else "all-reduce", "embedding", own, "A")
+        yield send(Phase.FORWARD, "reduce-scatter" if sp else "all-reduce", "embedding", own, "A")
         if sp:
-            yield send("backward", "all-gather", "embedding", own, "A")
+            yield send(Phase.BACKWARD, "all-gather", "embedding", own, "A")
     if job.has("head", "root"):
         if sp:
-            yield send("forward", "all-gather", "head", own, "A")
-            yield send("backward", "all-gather", "input of head, again", own, "A")
-        yield send("backward", "reduce-scatter" if sp else "all-reduce", "head", own, "A")
+            yield send(Phase.FORWARD, "all-gather", "head", own, "A")
+            yield send(Phase.BACKWARD, "all-gather", "input of head, again", own, "A")
+        yield send(Phase.BACKWARD, "reduce-scatter" if sp else "all-reduce", "head", own, "A")
         loss = 3 * 4 * job.tokens
-        yield send("forward", "all-reduce", "loss", loss, "3 fp32 numbers a token")
+        yield send(Phase.FORWARD, "all-reduce", "loss", loss, "3 fp32 numbers a token")
 
 
 def _norms(job: _Job) -> Collective:
-    """Each rank has seen only its tokens: gradients of what tp copies are summed once a step."""
+    """The sum, once a step, of gradients of what tp copies: each rank has seen only its tokens."""
     copied = sum(
         unit.count * tensor.numel
         for unit in job.parallel.units(job.model, job.device)
@@ -226,11 +244,11 @@ def _norms(job: _Job) -> Collective:
     what = "gradients of norms"
     text = "G of norms and routers"
     size = job.recipe.gradient_bytes
-    return job.send("tp", "step", "all-reduce", what, size * copied, 1, text, FINALIZE)
+    return job.send("tp", Phase.STEP, "all-reduce", what, size * copied, 1, text, FINALIZE)
 
 
 def _context(job: _Job) -> Iterator[Collective]:
-    """Keys and values of the whole sequence, K bytes on a rank of tp, in every layer."""
+    """Gathers of keys and values of the whole sequence, K bytes on a rank of tp, in every layer."""
     if job.parallel.cp == 1:
         return
     model = job.model
@@ -243,16 +261,16 @@ def _context(job: _Job) -> Iterator[Collective]:
     calls = sum(job.layers) * job.passes
     # Selective recomputation runs attention's core again, and with it the exchange.
     again = calls if job.batch.recompute == "selective" else job.again * calls
-    for phase, number in (("forward", calls), ("recompute", again), ("backward", calls)):
+    for phase, number in _each_phase(calls, again):
         if number:
             what = "keys and values"
             yield job.send("cp", phase, "all-gather", what, message, number, "K", CONTEXT)
     what = "their gradients"
-    yield job.send("cp", "backward", "reduce-scatter", what, message, calls, "K", CONTEXT)
+    yield job.send("cp", Phase.BACKWARD, "reduce-scatter", what, message, calls, "K", CONTEXT)
 
 
 def _expert(job: _Job) -> Iterator[Collective]:
-    """Each token goes to k experts and comes back, forward and backward: four all-to-alls."""
+    """Four all-to-alls: each token goes to k experts and comes back, forward and backward."""
     _, sparse = job.layers
     if job.parallel.ep == 1 or not sparse:
         return
@@ -261,14 +279,14 @@ def _expert(job: _Job) -> Iterator[Collective]:
     text = "k·A/t" if along > 1 else "k·A"
     calls = sparse * job.passes
     again = job.again * calls
-    for phase, number in (("forward", calls), ("recompute", again), ("backward", calls)):
+    for phase, number in _each_phase(calls, again):
         for what in ("dispatch", "combine"):
             if number:
                 yield job.send("ep", phase, "all-to-all", what, message, number, text, EXPERT)
 
 
 def _pipeline(job: _Job) -> Iterator[Collective]:
-    """Hidden states to the next stage and their gradients back, where that is another device."""
+    """What crosses to the next stage and back, where that is another device."""
     parallel = job.parallel
     if parallel.pp == 1:
         return
@@ -282,8 +300,8 @@ def _pipeline(job: _Job) -> Iterator[Collective]:
     ahead = sum(stage < last and stage + 1 not in near for stage in mine)
     back = sum(stage > 0 and stage - 1 not in near for stage in mine)
     for phase, what, stages in (
-        ("forward", "activations", ahead),
-        ("backward", "gradients of activations", back),
+        (Phase.FORWARD, "activations", ahead),
+        (Phase.BACKWARD, "gradients of activations", back),
     ):
         if stages:
             calls = stages * job.passes
@@ -295,7 +313,7 @@ def _pipeline(job: _Job) -> Iterator[Collective]:
 
 def _pair(job: _Job, what: str, message: float, formula: str, source: str) -> Collective:
     """An all-reduce between two devices of the pipeline, once a step."""
-    whole = job.send("pp", "step", "all-reduce", what, message, 1, formula, source)
+    whole = job.send("pp", Phase.STEP, "all-reduce", what, message, 1, formula, source)
     apart = job.ranks_per_node if whole.nodes > 1 else 1
     return replace(whole, **placed(2, apart, job.ranks_per_node))
 
@@ -333,17 +351,24 @@ def step_collectives(
     spread: Count = 1,
     stride: Count = 1,
 ) -> tuple[Collective, ...]:
-    """The data-parallel collectives of one training step, ``ranks_per_node`` ranks a node.
+    """The data-parallel collectives of one training step.
 
-    ``elements`` are what a rank holds before ZeRO; each pass makes ``num_units`` calls (one a
-    layer). Stages 0–2 move two model sizes, stage 3 three. With several micro-batches a step,
-    stages 2 and 3 reduce-scatter each one's gradients and stage 3 gathers the parameters for each;
-    stages 0 and 1 reduce the sum once, and so do the groups of MiCS among each other. ``spread``:
-    over how many of the ranks the elements (experts) are spread before; ``stride``: the distance
-    between neighbours of a group, the ranks that other kinds of parallelism put between them.
+    Stages 0–2 move two model sizes, stage 3 three. With several micro-batches a step, stages 2 and
+    3 reduce-scatter each one's gradients and stage 3 gathers the parameters for each; stages 0 and
+    1 reduce the sum once, and so do the groups of MiCS among each other.
+
+    Args:
+        elements: what a rank holds before ZeRO.
+        ranks_per_node: of a node.
+        num_units: calls of each pass, one a layer.
+        spread: over how many of the ranks the elements (experts) are spread before.
+        stride: the distance between neighbours of a group, the ranks that other kinds of
+            parallelism put between them.
 
     Raises:
         BadValue: the ranks that ``spread`` leaves do not divide by their groups.
+
+    Source: ZeRO §7; ZeRO++ §3; MiCS §3.
 
     >>> found = step_collectives(Parallel(dp=4, zero=3), Recipe(), elements=1)
     >>> [item.sent_bytes for item in found]
@@ -360,20 +385,20 @@ def step_collectives(
 
     call = partial(_call, num_units, (stride, ranks_per_node))
     if parallel.zero == 0:
-        return (call("backward", "all-reduce", "gradients", gradients, dp, "G, once a step"),)
+        return (call(Phase.BACKWARD, "all-reduce", "gradients", gradients, dp, "G, once a step"),)
     often = recipe.accumulation if parallel.zero > 1 else 1
-    scatter = call("backward", "reduce-scatter", "gradients", gradients, group, "G", often)
+    scatter = call(Phase.BACKWARD, "reduce-scatter", "gradients", gradients, group, "G", often)
     if parallel.zero < 3:
-        return scatter, call("step", "all-gather", "parameters", weights, dp, "P, updated")
-    forward = call("forward", "all-gather", "parameters", weights, group, "P", often)
-    backward = replace(forward, phase="backward")
+        return scatter, call(Phase.STEP, "all-gather", "parameters", weights, dp, "P, updated")
+    forward = call(Phase.FORWARD, "all-gather", "parameters", weights, group, "P", often)
+    backward = replace(forward, phase=Phase.BACKWARD)
     if second := parallel.secondary_group:  # kept and gathered in full precision (hpZ)
         text = "P, from the second copy"
         near = min(max(1, second // spread), group)
-        backward = call("backward", "all-gather", "parameters", whole, near, text, often)
+        backward = call(Phase.BACKWARD, "all-gather", "parameters", whole, near, text, often)
     if dp == group:
         return forward, backward, scatter
-    shards = call("step", "all-reduce", "gradient shards", gradients / group, dp // group, "")
+    shards = call(Phase.STEP, "all-reduce", "gradient shards", gradients / group, dp // group, "")
     apart = placed(dp // group, group * stride, ranks_per_node)
     named: dict[str, Any] = {"formula": "G/group, once a step", "source": "MiCS §3"}
     return forward, backward, scatter, replace(shards, num_calls=1, **apart, **named)
@@ -382,7 +407,7 @@ def step_collectives(
 def _call(
     units: int,
     place: tuple[int, int],
-    phase: str,
+    phase: Phase,
     kind: Kind,
     what: str,
     message: float,
@@ -390,7 +415,7 @@ def _call(
     formula: str,
     often: int = 1,
 ) -> Collective:
-    """Among ``size`` neighbours, one call a unit and ``often`` as many bytes."""
+    """A collective among ``size`` neighbours, one call a unit and ``often`` times as many bytes."""
     return Collective(
         phase=phase,
         kind=kind,

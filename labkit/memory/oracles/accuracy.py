@@ -13,8 +13,9 @@ from typing import Any
 
 import pandas as pd
 
+from labkit import extras
 from labkit.errors import not_among
-from labkit.files import project_root
+from labkit.files import shipped
 from labkit.memory.jobs.batch import Batch
 from labkit.memory.oracles import cases
 from labkit.memory.oracles.checking import PEAK, check
@@ -32,23 +33,28 @@ UNEXPLAINED = "not explained: a fault of the estimate, or torch has changed; ple
 
 
 def table(part: str, *, every: bool = False) -> pd.DataFrame | None:
-    """The rows of one of :data:`PARTS`, with ``every`` more of them; None: nothing measured yet.
+    """The rows of one part; None where nothing has been measured yet.
+
+    Args:
+        part: one of :data:`PARTS`.
+        every: more of the cases.
 
     Raises:
-        UsageError: there is no such part.
+        UsageError: there is no such part, or no torch to compare with.
     """
     if part not in PARTS:
         raise not_among("part", part, PARTS)
     if part == "gpu":
         from labkit.memory.oracles import cuda
 
-        return cuda.stored(project_root() / "data" / "measured")
+        return cuda.stored(shipped("data/measured"))
+    extras.need("memory accuracy", "torch", "torch", "psutil")
     rows = {"layers": _layers, "models": _models, "shards": _shards, "stage3": _stage_3}
     return pd.DataFrame(rows[part](every=every))
 
 
 def why(error_bytes: float, moment: str = "", tracked_moment: str = "") -> str:
-    """What is behind a miss; nothing where there is none."""
+    """The reason for a miss in words; empty where there is none."""
     if error_bytes:
         return UNEXPLAINED
     return "" if moment == tracked_moment else "moments with equal bytes, the first is named"
@@ -70,6 +76,7 @@ def peak_row(plan: Plan) -> dict[str, Any]:
 
 
 def _models(*, every: bool) -> Iterator[dict[str, Any]]:
+    """Peaks of whole models on one rank."""
     for plan in cases.on_one_rank(every=every):
         job = plan.estimate.job
         choices = ("dtype", "attention", "recompute", "loss")
@@ -79,6 +86,7 @@ def _models(*, every: bool) -> Iterator[dict[str, Any]]:
 
 
 def _stage_3(*, every: bool) -> Iterator[dict[str, Any]]:
+    """Peaks of stage 3 under FSDP2."""
     for plan in cases.at_stage_3(every=every):
         job = plan.estimate.job
         row = {"model": job.model.name, "layers": job.model.num_layers, "dp": job.parallel.dp}

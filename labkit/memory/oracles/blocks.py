@@ -40,6 +40,10 @@ def saving(sizes: dict[Any, int], own: Iterable[Tensor]) -> Any:
     """A context that notes the bytes of each storage torch's graph saves in it, but ``own`` ones.
 
     Storages are known by weak references, which keep an address from being used again, not bytes.
+
+    Args:
+        sizes: where they are noted, by storage.
+        own: tensors whose storages do not count.
     """
     known = {StorageWeakRef(tensor.untyped_storage()) for tensor in own}
 
@@ -107,10 +111,12 @@ def attend_eagerly(
     mask_bytes: int = 0,
     wide: bool = False,
 ) -> Tensor:
-    """Causal attention written out; all s × s scores exist. Shapes (batch, heads, seq, width).
+    """Causal attention written out; all s × s scores exist. Shapes are (batch, heads, seq, width).
 
-    ``mask`` (seq, seq) is added to the scores; without it, later positions are masked here.
-    ``wide``: the softmax is in fp32.
+    Args:
+        mask: (seq, seq), added to the scores; without it, later positions are masked here.
+        mask_bytes: of an element of dropout's mask; 0 for no dropout.
+        wide: whether the softmax is in fp32.
     """
     groups = q.shape[1] // k.shape[1]
     if groups > 1:
@@ -128,7 +134,11 @@ def attend_eagerly(
 
 
 def attend(q: Tensor, k: Tensor, v: Tensor, *, repeated: bool = False) -> Tensor:
-    """The same by torch's kernel, which keeps one number a row instead of the scores."""
+    """Causal attention by torch's kernel, which keeps one number a row instead of the scores.
+
+    Args:
+        repeated: whether keys and values are copied for all query heads before the kernel.
+    """
     groups = q.shape[1] // k.shape[1]
     if repeated and groups > 1:
         k = k.repeat_interleave(groups, dim=1)
@@ -138,7 +148,7 @@ def attend(q: Tensor, k: Tensor, v: Tensor, *, repeated: bool = False) -> Tensor
 
 
 def attend_narrowly(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-    """The same by a kernel whose values may be narrower than its keys."""
+    """Causal attention by a kernel whose values may be narrower than its keys."""
     return kernels.attention(q, k, v)[0]
 
 
@@ -156,13 +166,13 @@ def core(mode: Mode, *, latent: bool = False) -> Any:
 
 
 def split_heads(x: Tensor, heads: int) -> Tensor:
-    """(batch, seq, heads·width) to (batch, heads, seq, width), a view."""
+    """A view from (batch, seq, heads·width) to (batch, heads, seq, width)."""
     batch, seq, _ = x.shape
     return x.view(batch, seq, heads, -1).transpose(1, 2)
 
 
 def merge_heads(x: Tensor) -> Tensor:
-    """(batch, heads, seq, width) to (batch, seq, heads·width)."""
+    """From (batch, heads, seq, width) back to (batch, seq, heads·width)."""
     return x.transpose(1, 2).flatten(2)
 
 
@@ -174,7 +184,9 @@ def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
 
 
 class Attention(nn.Module):
-    """Queries, keys and values from one matrix or three; rotary positions if tables are given."""
+    """Attention with queries, keys and values from one matrix or three, turned where tables are
+    given.
+    """
 
     def __init__(self, model: Model, mode: Mode) -> None:
         super().__init__()
@@ -207,7 +219,7 @@ class Attention(nn.Module):
         return self.out(merge_heads(self.core(q, k, split_heads(v, self.kv_heads), *mask)))
 
     def by_heads(self, x: Tensor, heads: int, norm: Any, tables: tuple[Tensor, ...]) -> Tensor:
-        """Heads apart, each normalised if that is asked for, then turned."""
+        """Heads apart, each normalised where there is a norm, then turned."""
         if norm is not None:
             x = norm(x.unflatten(-1, (heads, -1))).transpose(1, 2)
         else:
@@ -251,12 +263,16 @@ class LatentAttention(nn.Module):
         return self.out(merge_heads(self.core(q, k, v, *mask)))
 
     def queries(self, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+        """Queries by heads, from a normalised latent or from the stream."""
         if self.query_rank:
             x = self.query_norm(self.query_down(x))
         flat, turned = split_heads(self.query(x), self.heads).split((self.flat, self.turned), -1)
         return torch.cat((flat, rotate(turned, cos, sin)), dim=-1)
 
     def keys_and_values(self, x: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor]:
+        """Keys and values by heads, from a normalised latent; all heads share the key's turned
+        part.
+        """
         latent, turned = self.kv_down(x).split((self.rank, self.turned), dim=-1)
         wide = split_heads(self.kv_up(self.kv_norm(latent)), self.heads)
         flat, v = wide.split((self.flat, self.values), dim=-1)
@@ -265,7 +281,7 @@ class LatentAttention(nn.Module):
 
 
 class Mlp(nn.Module):
-    """Up, GELU, down."""
+    """An MLP: up, GELU, down."""
 
     def __init__(self, model: Model, *, fused: bool) -> None:
         super().__init__()
@@ -279,7 +295,7 @@ class Mlp(nn.Module):
 
 
 class GatedMlp(nn.Module):
-    """SiLU of the gate times up, then down."""
+    """An MLP whose gate goes through SiLU and multiplies up, then down."""
 
     def __init__(self, model: Model, width: int) -> None:
         super().__init__()
@@ -372,7 +388,7 @@ class Experts(nn.Module):
 
 
 class Block(nn.Module):
-    """Norm, attention, norm, MLP or experts; a sum after each pair."""
+    """A layer: norm, attention, norm, MLP or experts, with a sum after each pair."""
 
     def __init__(self, model: Model, mode: Mode, *, experts: bool) -> None:
         super().__init__()

@@ -36,6 +36,7 @@ Row = tuple[Model, str, str, int, int, dict[str, Any]]
 
 
 def _plans(rows: Iterable[Row]) -> tuple[Plan, ...]:
+    """A plan of each row's model, recipe and batch."""
     return tuple(
         Plan(
             model=model,
@@ -47,8 +48,11 @@ def _plans(rows: Iterable[Row]) -> tuple[Plan, ...]:
 
 
 def on_one_rank(*, every: bool = False) -> tuple[Plan, ...]:
-    """Steps of whole models with six different moments at the peak; with ``every``, those that a
-    GPU is measured with as well."""
+    """Steps of whole models with six different moments at the peak.
+
+    Args:
+        every: those that a GPU is measured with as well.
+    """
     preset = Model.preset
     wide = Model(name="gpt-1.3b", num_layers=24, hidden=2048, heads=16, vocab=50257, positions=2048)
     full = {"recompute": "full", "loss": "chunked"}
@@ -72,9 +76,11 @@ def on_one_rank(*, every: bool = False) -> tuple[Plan, ...]:
 
 
 def on_a_gpu() -> tuple[Plan, ...]:
-    """What a GPU is measured with: GPTs and Llamas of several sizes, with and without
-    recomputation, in fp32, bf16 and autocast, by each way of running Adam's step. All need less
-    than 24 GiB."""
+    """What a GPU is measured with; all need less than 24 GiB.
+
+    They are GPTs and Llamas of several sizes, with and without recomputation, in fp32, bf16 and
+    autocast, by each way of running Adam's step.
+    """
     medium = Model.preset("gpt2-355m")
     small = Model.preset("gpt2-124m")
     llama = Model.preset("llama-2-7b").resized(name="llama-2-7b, 4 layers", num_layers=4)

@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import pandas as pd
 
+from labkit import extras
 from labkit.errors import UsageError, not_among
 from labkit.memory.jobs.recipe import COUNTER_BYTES
 from labkit.memory.jobs.states import COMPONENTS
 from labkit.memory.plans.plan import Plan
 from labkit.memory.tape import moments
-from labkit.memory.tape.forms import STEP
 from labkit.memory.tape.sizes import Numbers
+from labkit.memory.tape.step import Moment
 from labkit.models import Model
 
 PEAK = "peak, "  # before the moment's name, in the row of the total
@@ -26,18 +27,22 @@ _TRACKED = {"Parameter": "parameters", "Optstate": "optimizer", "Gradient": "gra
 def check(plan: Plan, *, oracle: str = "fake") -> pd.DataFrame:
     """A row a component: predicted and measured bytes, and their difference.
 
-    ``"fake"`` and ``"cuda"`` compare the peak; ``"fake"`` on one rank also its components, where
-    what the tracker does not tell apart (activations, temporaries, inputs) is one row. ``"gloo"``
-    compares the states of every rank, then the plan's own with those of the fullest rank; what is
-    sharded is cut as ``plan.parallel.shard_rule`` says, there and here.
+    What is sharded is cut as ``plan.parallel.shard_rule`` says, there and here.
+
+    Args:
+        oracle: ``"fake"``, torch's tracker on tensors without numbers, compares the peak, on one
+            rank also its components, where what the tracker does not tell apart (activations,
+            temporaries, inputs) is one row. ``"gloo"`` compares the states of every rank, then the
+            plan's own with those of the fullest rank. ``"cuda"`` compares the peak on a GPU.
 
     Raises:
-        UsageError: the oracle is unknown, cannot run this plan, or there is no GPU.
+        UsageError: the oracle is unknown, cannot run this plan, or there is no torch or no GPU.
     """
     if oracle not in ORACLES:
         raise not_among("oracle", oracle, ORACLES)
     if not plan.detailed:
         raise UsageError("only a plan with a Model and a Batch without a formula can be checked")
+    extras.need("memory.check", "torch", "torch")
     table = pd.DataFrame(
         ORACLES[oracle](plan), columns=["component", "predicted_bytes", "measured_bytes"]
     )
@@ -50,6 +55,7 @@ Rows = list[tuple[str, float, float]]
 
 
 def _fake(plan: Plan) -> Rows:
+    """The plan beside torch's tracker."""
     from labkit.memory.oracles import tracker
 
     seen = tracker.track(**tracker.settings_of(plan))
@@ -65,7 +71,7 @@ def _fake(plan: Plan) -> Rows:
         moment = plan.peak_moment if plan.peak_moment in names else seen.peak_moment
         return [(f"{PEAK}{moment}", float(plan.peak_bytes + counters), float(seen.peak_bytes))]
     ours = dict(plan.estimate.moments[seen.peak_moment])
-    if seen.peak_moment == STEP:  # the tracker has the step's temporaries with the optimizer
+    if seen.peak_moment is Moment.STEP:  # the tracker has the step's temporaries with the optimizer
         ours["optimizer"] += ours.pop("temporaries")
     ours["optimizer"] += counters
     tracked: dict[str, int] = {}
@@ -116,7 +122,7 @@ def _gloo(plan: Plan) -> Rows:
 
 
 def _cuda(plan: Plan) -> Rows:
-    """One step after a first that makes the optimizer's states, by the allocator's own count."""
+    """The peak of one step by the allocator's own count, after a first that makes the states."""
     from labkit.memory.oracles import cuda
 
     return [("peak", float(plan.peak_bytes), float(cuda.peak_of(plan, cuda.gpu())))]

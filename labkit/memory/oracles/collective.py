@@ -14,7 +14,7 @@ from torch.optim.adam import adam
 
 
 def gather(part: Tensor, group: Any = None) -> Tensor:
-    """The parts of all ranks of ``group``, one after another."""
+    """The parts of all ranks of ``group`` (None: of all there are), one after another."""
     whole = part.new_empty(len(part) * dist.get_world_size(group), *part.shape[1:])
     dist.all_gather_single(whole, part.contiguous(), group=group)
     return whole
@@ -23,7 +23,8 @@ def gather(part: Tensor, group: Any = None) -> Tensor:
 def ring_reduce_scatter(values: Tensor) -> Tensor:
     """This rank's part of the sum over all ranks; each sends n − 1 parts to the next rank.
 
-    ``values`` must divide among the ranks.
+    Args:
+        values: this rank's own, which divide among the ranks.
     """
     rank = dist.get_rank()
     size = dist.get_world_size()
@@ -42,17 +43,12 @@ def ring_reduce_scatter(values: Tensor) -> Tensor:
     return parts[rank]
 
 
-def zero3(weights: Tensor, gradient: Tensor) -> Tensor:
-    """What ZeRO-3 sends for a micro-batch: the weights twice, then this rank's gradients."""
-    part = weights.view(dist.get_world_size(), -1)[dist.get_rank()]
-    gather(part)  # forward
-    gather(part)  # backward
-    return ring_reduce_scatter(gradient)
-
-
 class Adam:
-    """torch's Adam on one tensor, in place. Its class would load torch's compiler at the first
-    step, in each process, which takes longer than to load torch."""
+    """torch's Adam on one tensor, in place.
+
+    Its class would load torch's compiler at the first step, in each process, which takes longer
+    than to load torch.
+    """
 
     def __init__(self, weights: Tensor, lr: float = 1e-3) -> None:
         self.weights = weights
@@ -61,17 +57,7 @@ class Adam:
         self._moments = [torch.zeros_like(weights)], [torch.zeros_like(weights)]
 
     def step(self, gradient: Tensor) -> None:
+        """Move the weights by one gradient."""
         usual: dict[str, Any] = {"beta1": 0.9, "beta2": 0.999, "weight_decay": 0, "eps": 1e-8}
         state: Any = [self.weights], [gradient], *self._moments, [], [self._step]
         adam(*state, amsgrad=False, lr=self.lr, maximize=False, **usual)
-
-
-def undivided_adam(start: Tensor, steps: Tensor) -> Tensor:
-    """The weights after plain Adam on mean gradients: what every way of sharding must give.
-
-    ``steps`` has a gradient a step, micro-batch and rank.
-    """
-    adam = Adam(start.clone())
-    for gradients in steps:
-        adam.step(gradients.flatten(0, -2).mean(0))
-    return adam.weights

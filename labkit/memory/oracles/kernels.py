@@ -18,7 +18,9 @@ DROP = 0.1  # the probability; it decides no size
 
 
 def _operator(outputs: Callable[..., Any], *, mutates: tuple[str, ...] = ()) -> Any:
-    """A decorator: a function as one operator that on fake tensors allocates ``outputs`` only."""
+    """A decorator that makes a function one operator, which on fake tensors allocates ``outputs``
+    only.
+    """
 
     def register(run: Callable[..., Any]) -> Any:
         name = f"labkit::{run.__name__}"
@@ -32,8 +34,11 @@ def _operator(outputs: Callable[..., Any], *, mutates: tuple[str, ...] = ()) -> 
 def _differentiate(
     operator: Any, keep: Callable[..., tuple[Tensor, ...]], backward: Callable[..., Any]
 ) -> None:
-    """Give an operator gradients: ``keep(inputs, output)`` is saved, and ``backward`` gets the
-    first output's gradient and what was saved. Nobody asks for gradients of other outputs."""
+    """Give an operator gradients.
+
+    ``keep(inputs, output)`` is saved, and ``backward`` gets the first output's gradient and what
+    was saved. Nobody asks for gradients of other outputs.
+    """
 
     def setup(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
         ctx.save_for_backward(*keep(inputs, output))
@@ -46,16 +51,13 @@ def _differentiate(
 
 
 def _number_a_row(x: Tensor, shape: tuple[int, ...]) -> Tensor:
+    """An fp32 tensor of one number a row of x."""
     return x.new_empty(shape, dtype=torch.float32)
 
 
 @_operator(lambda x, weight, eps: (torch.empty_like(x), _number_a_row(x, (*x.shape[:-1], 1))))
 def rms_norm(x: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:
-    """What a fused kernel returns: the normalised tensor and 1/rms of each row, in fp32.
-
-    ``F.rms_norm`` is one kernel on a GPU (``aten::_fused_rms_norm``), but falls apart into seven
-    on a CPU; this operator has the kernel's outputs everywhere.
-    """
+    """What a fused kernel returns: the normalised tensor, and 1/rms of each row in fp32."""
     wide = x.float()
     scale = torch.rsqrt(wide.pow(2).mean(-1, keepdim=True) + eps)
     return (wide * scale * weight.float()).to(x.dtype), scale
@@ -65,6 +67,7 @@ def rms_norm(x: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:
 def rms_norm_backward(
     grad: Tensor, x: Tensor, scale: Tensor, weight: Tensor
 ) -> tuple[Tensor, Tensor]:
+    """Gradients of x and of the weight."""
     unit = x.float() * scale
     pulled = grad.float() * weight.float()
     inner = (pulled * unit).mean(-1, keepdim=True)
@@ -85,16 +88,20 @@ def dropout(x: Tensor, mask_bytes: int) -> Tensor:
 
 
 def _by_rows(x: Tensor) -> Tensor:
-    """As (batch, heads, seq, width) lying as (batch, seq, heads, width): a flash kernel's."""
+    """Puts x, (batch, heads, seq, width), in memory as (batch, seq, heads, width), as a flash
+    kernel has it.
+    """
     return x.transpose(1, 2).contiguous().transpose(1, 2)
 
 
 def _rows_like(x: Tensor) -> Tensor:
+    """An empty tensor that lies so."""
     rows = x.transpose(1, 2)
     return rows.new_empty(rows.shape).transpose(1, 2)
 
 
 def _scores(q: Tensor, k: Tensor) -> Tensor:
+    """Causal attention's scores."""
     scores = q.float() @ k.float().transpose(-2, -1) / math.sqrt(q.shape[-1])
     ahead = torch.ones(q.shape[-2], q.shape[-2], dtype=torch.bool, device=q.device).triu(1)
     return scores.masked_fill(ahead, float("-inf"))
@@ -102,10 +109,8 @@ def _scores(q: Tensor, k: Tensor) -> Tensor:
 
 @_operator(lambda q, k, v: (_rows_like(v), _number_a_row(q, q.shape[:-1])))
 def attention(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
-    """Causal attention whose values are narrower than its keys: output, log of sums a row.
-
-    Flash kernels of GPUs take such heads as they are (cuDNN's, FlashAttention 3's); torch's own for
-    a CPU wants all three alike.
+    """Causal attention, whose values may be narrower than its keys; it returns its output and the
+    logarithm of each row's sum.
     """
     scores = _scores(q, k)
     sums = scores.logsumexp(-1)
@@ -117,6 +122,7 @@ def attention(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
 def attention_backward(
     grad: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, sums: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
+    """Gradients of queries, keys and values."""
     weights = (_scores(q, k) - sums[..., None]).exp()
     wide = grad.float()
     to_weights = wide @ v.float().transpose(-2, -1)
@@ -175,6 +181,9 @@ class FusedLoss(torch.autograd.Function):
     def part(
         rows: Tensor, wanted: Tensor, out: Tensor, matrix: Tensor, to_weight: Tensor, scale: float
     ) -> Tensor:
+        """Computes the loss of some rows, writes their gradients to ``out`` and adds to
+        ``to_weight``.
+        """
         rows = rows.to(matrix.dtype)
         logits = rows @ matrix.T
         loss = cross_entropy_(logits, wanted, scale)

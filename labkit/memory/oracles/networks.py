@@ -76,6 +76,7 @@ class Decoder(nn.Module):
         return self.loss(x.flatten(0, 1), targets.flatten())
 
     def through_blocks(self, x: Tensor) -> Tensor:
+        """The blocks one after another, those that are recomputed as checkpoints."""
         size = self.group if self.mode.recompute == "full" else 1
         every = {"full": 1, "operators": 1, "every": self.period}.get(self.mode.recompute)
         again: Any = partial(recomputed, self.unit)
@@ -87,11 +88,13 @@ class Decoder(nn.Module):
         return x
 
     def unit(self, first: int, size: int, x: Tensor, *tables: Tensor) -> Tensor:
+        """Blocks ``first`` to ``first + size``."""
         for block in self.blocks[first : first + size]:
             x = block(x, *tables, mask=self.mask)
         return x
 
     def loss(self, x: Tensor, targets: Tensor) -> Tensor:
+        """The loss as the mode computes it: whole, or one part of the tokens at a time."""
         if self.mode.loss == "fused":
             return kernels.FusedLoss.apply(x, self.output.weight, targets, self.chunks)
         if self.mode.loss != "chunked":
@@ -102,6 +105,7 @@ class Decoder(nn.Module):
         return total / targets.numel()
 
     def head(self, x: Tensor, targets: Tensor) -> Tensor:
+        """Logits and their summed loss."""
         logits = self.output(x)
         if self.mode.logits_held == "compute":
             self.held = logits
@@ -134,11 +138,9 @@ def rotary_tables(seq: int, width: int, mode: Mode) -> tuple[Tensor, Tensor]:
 def build(model: Model, mode: Mode, *, seq: int, **sizes: int) -> Decoder:
     """The network, its parameters in the dtype of ``mode`` from the start.
 
-    Casting afterwards would fail under fake tensors, and would hold two copies on real ones.
-    ``sizes`` are those of :class:`Decoder`.
-
-    Raises:
-        UsageError: the model has parts that these networks do not have.
+    Args:
+        seq: tokens of a sample.
+        sizes: ``period``, ``group`` and ``chunks`` of :class:`Decoder`.
     """
     shape_of(model)  # refuses what they lack
     with contextlib.ExitStack() as after:
@@ -148,11 +150,11 @@ def build(model: Model, mode: Mode, *, seq: int, **sizes: int) -> Decoder:
 
 
 def autocast(mode: Mode, device: str = "cpu") -> Any:
-    """The context of a forward pass: bf16 autocast, or nothing."""
+    """The context of a forward pass: bf16 autocast on a device, or nothing."""
     return torch.autocast(device, dtype=torch.bfloat16, enabled=mode.dtype == "autocast")
 
 
 def adamw(network: nn.Module, step: str) -> torch.optim.Optimizer:
-    """AdamW whose step runs as asked: all tensors at once, one kernel, or one by one."""
+    """AdamW whose step runs over all tensors at once, in one kernel, or one by one."""
     how: dict[str, Any] = {"foreach": step == "foreach", "fused": step == "fused"}
     return torch.optim.AdamW(network.parameters(), lr=1e-4, **how)

@@ -2,18 +2,18 @@
 
 Every rank reports the bytes behind its parameters, gradients and optimizer states, every collective
 it issued, what its sockets received, and how far its weights ended from training in one process.
-Beside it, how fast Adam runs on this machine's CPU: tensor by tensor, over lists, or in one kernel.
 """
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import lcm
 from typing import TYPE_CHECKING, Any
 
+from labkit import extras
 from labkit.errors import UsageError
+from labkit.kit.randomness import Rng, seed_of
 from labkit.kit.ranks import on_ranks
 from labkit.memory.jobs import states
 from labkit.memory.jobs.parallel import Parallel
@@ -27,7 +27,6 @@ from labkit.quantities import format_bytes
 if TYPE_CHECKING:
     import pandas as pd
 
-NUM_PARAMS = 9_000_000  # of the tensor that Adam is timed on
 ROTARY_SEQ = 16  # tokens a sample where positions do not say
 SECOND_COPY = "second copy of the parameters"  # what is there of them after the forward pass
 GROUPED = ("hpz", "mics")  # those in which only some ranks share a shard, or a second one
@@ -52,7 +51,12 @@ SCHEMES: dict[str, dict[str, Any]] = {
 
 
 def parallel_of(scheme: str, ranks: int, *, group: int = 2) -> Parallel:
-    """The plan of what a scheme does on ``ranks`` ranks.
+    """The plan of what a scheme does.
+
+    Args:
+        scheme: one of :data:`SCHEMES`.
+        ranks: of all.
+        group: ranks that share a shard, or a second one, in the schemes of :data:`GROUPED`.
 
     >>> parallel_of("hpz", 4).secondary_group
     2
@@ -89,8 +93,10 @@ class Measurement:
     reports: tuple[dict[str, Any], ...]
 
     def _table(self) -> pd.DataFrame:
-        """A row a rank's report; ``model_bytes`` is (n−1)/n times the bytes of the parameters: what
-        a ring pass over all of them sends."""
+        """A row a rank's report, with ``model_bytes``: what a ring pass over all parameters sends.
+
+        That is (n−1)/n times their bytes.
+        """
         import pandas as pd
 
         table = pd.DataFrame(self.reports)
@@ -116,7 +122,7 @@ class Measurement:
         return pd.DataFrame(rows)
 
     def fullest(self, ranks: int) -> pd.DataFrame:
-        """What the fullest of ``ranks`` ranks held of states under each scheme, measured."""
+        """What the fullest of ``ranks`` ranks held of states under each scheme, as measured."""
         table = self.states().query("ranks == @ranks")
         totals = table.groupby(["scheme", "rank"], sort=False)["measured_bytes"].sum()
         return totals.groupby("scheme", sort=False).max().to_frame("states_bytes")
@@ -130,7 +136,8 @@ class Measurement:
         return sent.assign(total=sent.sum(axis=1)).rename_axis(columns=None)
 
     def traffic(self) -> pd.DataFrame:
-        """Collectives of the last step: message as issued, and what a ring requires a rank to send.
+        """Collectives of the last step: the message as issued, and what a ring requires a rank to
+        send.
 
         ``model_sizes`` is what was sent in units of (n−1)/n model sizes: the papers' 2 and 3.
         """
@@ -168,22 +175,30 @@ def measure(
     steps: int = 3,
     group: int = 2,
     seq: int | None = None,
-    seed: int = 0,
+    rng: Rng = 0,
     timeout_s: float = 120.0,
 ) -> Measurement:
     """Train ``model`` in fp32 on this machine's CPU, over gloo, under each scheme.
 
     All schemes and all numbers of ranks share one set of processes, so torch is loaded once. They
-    end with this process, however it ends, and after ``timeout_s`` at the latest. The batch that
-    all of them share is the fewest samples that divide evenly, of ``seq`` tokens, by default all of
-    the model's positions. ``group`` ranks share a shard in the schemes of :data:`GROUPED`, which
-    leave out numbers of ranks that are no larger multiple of it.
+    end with this process, however it ends. The batch that all of them share is the fewest samples
+    that divide evenly.
+
+    Args:
+        schemes: of :data:`SCHEMES`.
+        ranks: numbers of ranks, 2 to 16.
+        steps: optimizer steps; the traffic is that of the last.
+        group: ranks that share a shard in the schemes of :data:`GROUPED`, which leave out numbers
+            of ranks that are no larger multiple of it.
+        seq: tokens of a sample; by default all of the model's positions.
+        rng: of the weights and the tokens.
+        timeout_s: after which all processes are ended.
 
     Raises:
-        UsageError: a scheme is unknown, or the model is no plain GPT or Llama.
-        LabkitError: torch is missing, a rank failed (its traceback is in the message), or time ran
-            out.
+        UsageError: torch is missing, a scheme is unknown, or the model is no plain GPT or Llama.
+        LabkitError: a rank failed (its traceback is in the message), or time ran out.
     """
+    extras.need("memory.measure", "torch", "torch", "psutil")
     spec: dict[str, Any] = {
         "schemes": list(schemes),
         "ranks": sorted(set(ranks)),
@@ -191,7 +206,7 @@ def measure(
         "global_batch": lcm(*ranks),
         "group": group,
         "seq": seq or model.positions or ROTARY_SEQ,
-        "seed": seed,
+        "rng": seed_of(rng),
     }
     _validate(model, spec)
     worker = "labkit.memory.oracles.worker:reports"
@@ -203,6 +218,7 @@ def measure(
 
 
 def _validate(model: Model, spec: dict[str, Any]) -> None:
+    """Refuse what cannot be trained here, the memory of the machine included."""
     import psutil
 
     if unknown := [name for name in spec["schemes"] if name not in SCHEMES]:
@@ -229,31 +245,3 @@ def _validate(model: Model, spec: dict[str, Any]) -> None:
         )
     if model.positions and spec["seq"] > model.positions:
         raise UsageError(f"seq must be at most the model's {model.positions} positions")
-
-
-def adam_speed() -> pd.Series[float]:
-    """Seconds a parameter of one step of torch's fp32 Adam, by how it runs (``Recipe.step``).
-
-    One thread, its processor time rather than the clock's, the fastest of two steps after the
-    first. Tensors above 32 MiB, as large models have, get fresh pages at each allocation
-    (glibc's largest ``M_MMAP_THRESHOLD``), which is part of what temporaries cost.
-    """
-    import pandas as pd
-    import torch
-
-    seconds: dict[str, list[float]] = {"for-loop": [], "foreach": [], "fused": []}
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        for step, times in seconds.items():
-            weight = torch.nn.Parameter(torch.ones(NUM_PARAMS))
-            weight.grad = torch.ones(NUM_PARAMS)
-            adam = torch.optim.Adam([weight], foreach=step == "foreach", fused=step == "fused")
-            adam.step()
-            for _ in range(2):
-                start_s = time.thread_time()
-                adam.step()
-                times.append((time.thread_time() - start_s) / NUM_PARAMS)
-    finally:
-        torch.set_num_threads(threads)
-    return pd.Series({step: min(times) for step, times in seconds.items()}, name="s_per_param")

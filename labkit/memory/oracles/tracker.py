@@ -26,17 +26,15 @@ from typing import Any
 
 from labkit.errors import UsageError
 from labkit.memory.jobs.parallel import Parallel
-from labkit.memory.plans import fsdp
 from labkit.memory.plans.plan import Plan
-from labkit.memory.tape import forms
-from labkit.memory.tape.forms import STEP
 from labkit.memory.tape.mode import Mode
+from labkit.memory.tape.step import Moment, Part, Phase, Stretch
 from labkit.models import Model
 
 # Moments of the tracker under FSDP2 that the estimate names otherwise, or tells apart.
 FSDP_NAMES = {
-    "loss backward": ("loss backward", forms.HEAD),
-    "backward, middle": (fsdp.PREFETCH,),
+    Moment.LOSS_BACKWARD: (Moment.LOSS_BACKWARD, Moment.HEAD_BACKWARD),
+    Moment.BACKWARD_MIDDLE: (Moment.PREFETCH,),
 }
 Observe = Callable[[Any, Any, list[Any]], AbstractContextManager[None]]
 
@@ -50,8 +48,8 @@ class Tracked:
         peak_moment, peak_bytes: the first moment that reaches the largest total, and that total.
     """
 
-    moments: dict[str, dict[str, int]]
-    peak_moment: str
+    moments: dict[Moment, dict[str, int]]
+    peak_moment: Moment
     peak_bytes: int
 
 
@@ -105,8 +103,14 @@ def track(
 ) -> Tracked:
     """Run one step (forward, loss, backward, AdamW) on fake tensors and count.
 
-    ``parallel`` shards the states by FSDP2 at ZeRO's stage 3; the bytes are rank 0's. ``observe``
-    gives a context for the forward pass from the network, the tracker and the batch.
+    Args:
+        mode: which operators run.
+        seq, micro_batch: tokens of a sample, and samples.
+        step: how AdamW runs (``Recipe.step``).
+        period, group, chunks: of recomputed layers and of a chunked head, as
+            :class:`~labkit.memory.tape.sizes.Numbers` has them.
+        parallel: shards the states by FSDP2 at ZeRO's stage 3; the bytes are rank 0's.
+        observe: gives a context for the forward pass from the network, the tracker and the batch.
 
     Raises:
         UsageError: the networks lack what the model asks for, or FSDP2 what ``parallel`` does.
@@ -133,10 +137,10 @@ def track(
         with watch:
             with observed, networks.autocast(mode):
                 loss = network(*batch)
-            watch.moment = "loss backward"
+            watch.moment = Moment.LOSS_BACKWARD
             loss.backward()
             del loss
-            watch.moment = STEP
+            watch.moment = Moment.STEP
             optimizer.step()
     return Tracked(
         moments=watch.largest, peak_moment=watch.peak_moment, peak_bytes=watch.peak_bytes
@@ -144,7 +148,12 @@ def track(
 
 
 def saved_bytes(model: Model, mode: Mode, *, seq: int, micro_batch: int) -> int:
-    """Bytes of all storages that torch's graph saves in a forward pass, parameters left out."""
+    """Bytes of all storages that torch's graph saves in a forward pass, parameters left out.
+
+    Args:
+        mode: which operators run.
+        seq, micro_batch: tokens of a sample, and samples.
+    """
     from labkit.memory.oracles.blocks import saving
 
     def observe(network: Any, _: Any, batch: list[Any]) -> AbstractContextManager[None]:
@@ -153,21 +162,6 @@ def saved_bytes(model: Model, mode: Mode, *, seq: int, micro_batch: int) -> int:
     sizes: dict[Any, int] = {}
     track(model, mode, seq=seq, micro_batch=micro_batch, observe=observe)
     return sum(sizes.values())
-
-
-def operations(model: Model, mode: Mode, *, seq: int, micro_batch: int = 1) -> int:
-    """Operations of one dense layer's forward and backward pass, as torch counts products."""
-    import torch
-    from torch._subclasses.fake_tensor import FakeTensorMode
-    from torch.utils.flop_counter import FlopCounterMode
-
-    from labkit.memory.oracles import blocks
-
-    with FakeTensorMode(), FlopCounterMode(display=False) as counter:
-        block: Callable[..., Any] = blocks.Block(model, mode, experts=False)
-        x = torch.empty(micro_batch, seq, model.hidden, requires_grad=True)
-        (blocks.recomputed(block, x) if mode.recompute == "full" else block(x)).sum().backward()
-    return int(counter.get_total_flops())
 
 
 @contextmanager
@@ -195,7 +189,7 @@ def _fake_ranks(parallel: Parallel) -> Iterator[Any]:
 
 
 def _make_states(network: Any, optimizer: Any) -> None:
-    """A step as there has been before: AdamW makes its states at the first one."""
+    """Take a step before the one that counts, since AdamW makes its states at the first."""
     import torch
 
     for parameter in network.parameters():
@@ -205,20 +199,20 @@ def _make_states(network: Any, optimizer: Any) -> None:
 
 
 def _watch(network: Any, optimizer: Any, batch: list[Any]) -> Any:
-    """MemTracker that knows the moment, and keeps each moment's largest total."""
+    """A MemTracker that knows the moment, and keeps each moment's largest total."""
     from torch.distributed._tools.mem_tracker import MemTracker
 
     class Watch(MemTracker):
-        moment = "embedding"
+        moment = Moment.EMBEDDING
 
         def __init__(self) -> None:
             super().__init__()
-            self.largest: dict[str, dict[str, int]] = {}
+            self.largest: dict[Moment, dict[str, int]] = {}
             self.peak_bytes = 0
-            self.peak_moment = ""
+            self.peak_moment = Moment.INIT
 
         def _update_peak_stats(self, peak_state: Any) -> None:
-            """Instead of a snapshot for each of a network's modules, at each operator."""
+            """The tracker's own keeps a snapshot a module at each operator; this one a moment."""
             (snapshot,) = self._curr_mem_snap.values()
             total = snapshot["Total"]
             if total > self.largest.get(self.moment, {"Total": -1})["Total"]:
@@ -238,44 +232,44 @@ def _name_moments(
     network: Any, watch: Any, model: Model, mode: Mode, *, group: int, period: int
 ) -> None:
     """Tell the watch which layer is at work, in both directions."""
-    place = partial(_place, model, mode, group, period)
+    stretch = partial(_stretch, model, mode, group, period)
 
-    def when_gradient(tensor: Any, moment: str) -> None:
+    def when_gradient(tensor: Any, moment: Moment) -> None:
         tensor.register_hook(lambda _: setattr(watch, "moment", moment))
 
     def before(number: int, inputs: Any) -> None:
-        if watch.moment.startswith(("embedding", "forward")):
+        if watch.moment.phase is Phase.FORWARD:
             if number == 0:
-                when_gradient(inputs[0], "embedding backward")
-            watch.moment = f"forward, {place(number)}"
+                when_gradient(inputs[0], Moment.EMBEDDING_BACKWARD)
+            watch.moment = Moment.of_layers(Phase.FORWARD, stretch(number))
 
     def after(number: int, output: Any) -> None:
-        if watch.moment.startswith("forward"):
-            when_gradient(output, f"backward, {place(number)}")
+        if watch.moment.phase is Phase.FORWARD and watch.moment.part is Part.LAYERS:
+            when_gradient(output, Moment.of_layers(Phase.BACKWARD, stretch(number)))
             if number == model.num_layers - 1:
-                watch.moment = "loss forward"
+                watch.moment = Moment.LOSS_FORWARD
 
     for number, block in enumerate(network.blocks):
         block.register_forward_pre_hook(lambda _, inputs, number=number: before(number, inputs))
         block.register_forward_hook(lambda _, __, output, number=number: after(number, output))
 
 
-def _place(model: Model, mode: Mode, group: int, period: int, number: int) -> str:
-    """The name that the formulas give a layer's place in the stack."""
+def _stretch(model: Model, mode: Mode, group: int, period: int, number: int) -> Stretch:
+    """The part of the stack in which the formulas have layer ``number``."""
     layers = model.num_layers
     dense = model.num_dense_layers
     if 0 < dense < layers:  # two kinds of layers: each has its own moments
-        return "first" if number < dense else "last"
+        return Stretch.FIRST if number < dense else Stretch.LAST
     if mode.recompute == "every":
         end = layers // period * period
         if number in {layers - 1, end - 1, end - 2}:
-            return "last"
-        return "first" if number in {0, period - 2, period - 1} else "middle"
+            return Stretch.LAST
+        return Stretch.FIRST if number in {0, period - 2, period - 1} else Stretch.MIDDLE
     size = min(group, layers) if mode.recompute == "full" else 1
     unit = number // size
     units = -(-layers // size)
     if unit == units - 1:
-        return "last"
+        return Stretch.LAST
     if unit == units - 2 and size > 1:
-        return "last full"
-    return "first" if unit == 0 else "middle"
+        return Stretch.LAST_FULL
+    return Stretch.FIRST if unit == 0 else Stretch.MIDDLE

@@ -29,6 +29,7 @@ from labkit.memory.jobs.parallel import Parallel
 from labkit.memory.oracles import networks
 from labkit.memory.oracles.oracle import GROUPED, SECOND_COPY, parallel_of
 from labkit.memory.tape.mode import Mode
+from labkit.memory.tape.step import Phase
 from labkit.models import Model
 
 
@@ -211,7 +212,7 @@ class FlatSlices(Trainer):
 
 def build(model: Model, spec: dict[str, Any]) -> networks.Decoder:
     """The same small weights on every rank; the tensors are those the formulas count."""
-    torch.manual_seed(spec["seed"])
+    torch.manual_seed(spec["rng"])
     network = networks.build(model, Mode(dtype="fp32"), seq=spec["seq"])
     shapes = [tuple(p.shape) for p in network.parameters()]
     assert shapes == [tensor.shape for tensor in model.tensors()]
@@ -223,7 +224,7 @@ def build(model: Model, spec: dict[str, Any]) -> networks.Decoder:
 
 def batches(model: Model, spec: dict[str, Any]) -> Iterator[Tensor]:
     """One global batch of random tokens a step, the same on every rank."""
-    source = torch.Generator().manual_seed(spec["seed"] + 1)
+    source = torch.Generator().manual_seed(spec["rng"] + 1)
     for _ in range(spec["steps"]):
         shape = (spec["global_batch"], spec["seq"] + 1)
         yield torch.randint(model.vocab, shape, generator=source)
@@ -262,13 +263,13 @@ def measure(model: Model, spec: dict[str, Any], run: Run, expected: list[Tensor]
     before = received_bytes()
     held: dict[str, int] = {}
     with CollectiveMeter() as meter:
-        meter.phase = "forward"
+        meter.phase = Phase.FORWARD
         loss = trainer.network(*_pair(last))
         held[SECOND_COPY] = storage_bytes(trainer.network.parameters())
-        meter.phase = "backward"
+        meter.phase = Phase.BACKWARD
         loss.backward()
         held["gradients"] = storage_bytes(trainer.gradients())
-        meter.phase = "step"
+        meter.phase = Phase.STEP
         trainer.step()
     dist.barrier(group=run.group)
     after = received_bytes()

@@ -20,6 +20,7 @@ from labkit.memory.jobs.states import COMPONENTS
 from labkit.memory.jobs.traffic import Collective
 from labkit.memory.movement.volumes import step_collectives
 from labkit.memory.tape.saved import Term
+from labkit.memory.tape.step import Moment
 from labkit.models import Model
 
 
@@ -52,22 +53,26 @@ class Arithmetic(NamedTuple):
 
     @property
     def num_params(self) -> int:
+        """Parameters of the whole model (Ψ)."""
         return self.model if isinstance(self.model, int) else self.model.num_params
 
     @property
-    def peak_moment(self) -> str:
-        return "all at once"
+    def peak_moment(self) -> Moment:
+        """No moment of its own: everything is held at once."""
+        return Moment.ALL_AT_ONCE
 
     @property
     def peak_bytes(self) -> float:
+        """Bytes of all terms together."""
         return sum(term.num_bytes for term in self.terms())
 
     @property
     def states_bytes(self) -> float:
+        """Bytes of parameters, gradients and optimizer states."""
         return sum(term.num_bytes for term in self.terms() if term.component in COMPONENTS)
 
     def terms(self) -> tuple[Term, ...]:
-        """States, hpZ's second copy, activations."""
+        """States, hpZ's second copy where there is one, and activations where there is a batch."""
         tp = self.parallel.tp
         width = self.recipe.parameter_bytes
         terms = [self._state(name) for name in COMPONENTS]
@@ -81,7 +86,7 @@ class Arithmetic(NamedTuple):
         return tuple(terms)
 
     def _state(self, component: str) -> Term:
-        """Ψ/N_m/N_d of a state that the stage shards."""
+        """A state's bytes: Ψ/N_m, and /N_d where the stage shards it."""
         per_param = self.recipe.bytes_of(component)
         tp = self.parallel.tp
         sharded = states.is_sharded(component, self.parallel.zero)
@@ -101,6 +106,7 @@ class Arithmetic(NamedTuple):
 
     @property
     def assumptions(self) -> tuple[str, ...]:
+        """What the arithmetic takes for granted, in sentences."""
         recipe = self.recipe
         return (
             f"{recipe.name}: {recipe.bytes_per_param} bytes a parameter ({recipe.parameter_bytes}"
@@ -112,7 +118,9 @@ class Arithmetic(NamedTuple):
         )
 
     def collectives(self, *, ranks_per_node: int) -> tuple[Collective, ...]:
-        """Of data parallelism and one micro-batch, one call a layer where layers are known."""
+        """Collectives of data parallelism and one micro-batch, one call a layer where layers are
+        known.
+        """
         units = self.model.num_layers if isinstance(self.model, Model) else 1
         at = {"ranks_per_node": ranks_per_node, "num_units": units}
         once = replace(self.recipe, accumulation=1)
@@ -124,10 +132,15 @@ def activation_bytes(model: Model, batch: Batch, *, tp: int = 1) -> float:
     """Bytes of activations on one rank: what layers keep, checkpoints, and the layers at work.
 
     A layer at work is divided by ``tp`` here, its input is not (that is the redundancy P_a removes)
-    unless ``batch.partition_checkpoints``. Source: ZeRO §3.2, §6.1.
+    unless ``batch.partition_checkpoints``.
+
+    Args:
+        tp: ranks of tensor parallelism.
 
     Raises:
         BadValue: selective recomputation, since the formula has no term for attention.
+
+    Source: ZeRO §3.2, §6.1.
 
     >>> gpt2 = Model.preset("gpt2-1.5b")
     >>> round(activation_bytes(gpt2, Batch(seq=1024, micro_batch=32)) / 1e9, 1)

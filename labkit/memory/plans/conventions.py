@@ -71,21 +71,26 @@ REASONS: dict[str, dict[str, str]] = {
 }
 
 
-def count(
+def convention_terms(
     convention: Convention,
     model: Model,
     parallel: Parallel | None = None,
     recipe: Recipe | None = None,
     batch: Batch | None = None,
 ) -> tuple[Term, ...]:
-    """What ``convention`` counts for one rank (and one host, where it counts that).
+    """What a convention counts for one rank, and for one host where it counts that.
 
     DeepSpeed's settings are its defaults, 8 GPUs a node; Megatron-LM's pipelines are full.
+
+    Args:
+        convention: a key of :data:`CONVENTIONS`.
+        recipe: mixed-precision Adam by default.
+        batch: None where only states are asked for.
 
     Raises:
         UsageError: there is no such convention, or it says nothing of this job.
 
-    >>> terms = count("deepspeed", Model.preset("gpt2-1.5b"), Parallel(dp=8, zero=2))
+    >>> terms = convention_terms("deepspeed", Model.preset("gpt2-1.5b"), Parallel(dp=8, zero=2))
     >>> total_bytes(terms)
     6619847600
     """
@@ -118,7 +123,7 @@ def differences(plan: Plan) -> pd.DataFrame:
     for name in CONVENTIONS:
         sums: dict[str, float] = {}
         try:
-            terms = count(name, plan.model, plan.parallel, plan.recipe, plan.batch)
+            terms = convention_terms(name, plan.model, plan.parallel, plan.recipe, plan.batch)
         except BadValue as error:
             refused[name] = str(error)
         else:
@@ -139,9 +144,10 @@ def differences(plan: Plan) -> pd.DataFrame:
 def _zero_paper(
     model: Model, parallel: Parallel, recipe: Recipe, batch: Batch | None
 ) -> Iterator[Term]:
-    """Ψ/N_m/N_d of each state; a layer's 12·h·b·s elements, or its checkpoint.
+    """ZeRO's terms: Ψ/N_m/N_d of each state, and a layer's 12·h·b·s elements, or its checkpoint.
 
-    No activations where only attention is recomputed: the paper has no term for attention.
+    There are no activations where only attention is recomputed: the paper has no term for
+    attention.
     """
     split = parallel.tp * parallel.pp
     for component in COMPONENTS:
@@ -208,8 +214,10 @@ def _deepspeed(
 def _megatron(
     model: Model, parallel: Parallel, recipe: Recipe, batch: Batch | None
 ) -> Iterator[Term]:
-    """``theoretical_memory_usage.py``: states (the recipe is not asked), and activations of the
-    first stage. Biases, position embeddings, attention scores and full recomputation have no terms.
+    """The terms of ``theoretical_memory_usage.py``: states, and activations of the first stage.
+
+    The recipe is not asked. Biases, position embeddings, attention scores and full recomputation
+    have no terms.
     """
     source = "Megatron-LM, theoretical_memory_usage.py"
     usual, experts = megatron_parameters(model, parallel)
@@ -226,9 +234,11 @@ def _megatron(
 
 
 def megatron_parameters(model: Model, parallel: Parallel) -> tuple[Fraction, Fraction]:
-    """Parameters of the fullest rank, routed experts apart: 1/pp of all layers, and one embedding
-    matrix (two where the output head is apart and there is no pipeline). Norms of blocks are copied
-    with tp, those of latents cut."""
+    """Parameters of the fullest rank as Megatron-LM's estimate counts them, routed experts apart.
+
+    They are 1/pp of all layers, and one embedding matrix (two where the output head is apart and
+    there is no pipeline). Norms of blocks are copied with tp, those of latents cut.
+    """
     sums = dict.fromkeys(("cut", "copied", "expert"), 0)
     for unit in model.units():
         for tensor in unit.tensors:
@@ -248,7 +258,11 @@ def megatron_parameters(model: Model, parallel: Parallel) -> tuple[Fraction, Fra
 def _megatron_activations(
     model: Model, parallel: Parallel, batch: Batch
 ) -> list[tuple[str, Fraction, str]]:
-    """The formula with sequence parallelism and selective recomputation, or the one without."""
+    """Activations by the formula with sequence parallelism and selective recomputation, or without
+    them.
+
+    A row is a component, its bytes and its formula.
+    """
     together = parallel.sp and batch.recompute == "selective"
     tokens = batch.tokens
     pp = parallel.pp

@@ -17,11 +17,14 @@ from labkit.memory.jobs.states import SHARDINGS
 from labkit.memory.movement import volumes
 from labkit.memory.plans import estimate as estimates
 from labkit.memory.plans import fsdp
-from labkit.memory.plans.estimate import COMPONENTS, Job, Row, total
+from labkit.memory.plans import job as jobs
+from labkit.memory.plans.estimate import COMPONENTS, Row, row_bytes
+from labkit.memory.plans.job import Job
 from labkit.memory.tape import saved
 from labkit.memory.tape.saved import Term
+from labkit.memory.tape.step import Moment
 from labkit.models import Model
-from labkit.models.model import OPERATORS
+from labkit.models.sizes import OPERATORS
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -47,21 +50,28 @@ _AGAIN = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Estimate:
-    """The account of a detailed plan: what a step holds, moment by moment, on its fullest pipeline
-    device."""
+    """The account of a detailed plan: what a step holds, moment by moment.
+
+    It is that of the fullest pipeline device.
+
+    Attributes:
+        moments: bytes by component at each moment.
+        peak_moment, peak: the largest of them.
+    """
 
     job: Job
-    moments: dict[str, Row]
-    peak_moment: str
+    moments: dict[Moment, Row]
+    peak_moment: Moment
     peak: Row
 
     @property
     def peak_bytes(self) -> float:
-        return float(total(self.peak))
+        """Bytes on the device at the largest moment."""
+        return float(row_bytes(self.peak))
 
     @property
     def states_bytes(self) -> float:
-        """Of the fullest device."""
+        """Bytes of model states on the fullest device."""
         stored = (t for t in self._states() if t.place == "device" and t.row in STATES)
         return sum(term.num_bytes for term in stored)
 
@@ -70,6 +80,7 @@ class Estimate:
         return (*self._states(), *self._activations(), *self._passing())
 
     def _states(self) -> Iterator[Term]:
+        """States, their sizes as floats."""
         for term in self.job.held.states():
             yield replace(term, num_bytes=float(term.num_bytes))
 
@@ -89,7 +100,7 @@ class Estimate:
             yield replace(term, component=name, num_bytes=size)
 
     def _passing(self) -> Iterator[Term]:
-        """Components that no closed form stands for: the largest value at any moment."""
+        """Components that no closed form stands for, each with its largest value at any moment."""
         named = {state.row for state in self._states()} | {"activations", "gradients"}
         for component in COMPONENTS:
             sizes = {moment: row.get(component, 0) for moment, row in self.moments.items()}
@@ -101,7 +112,10 @@ class Estimate:
 
     def held(self) -> list[tuple[str, str, float]]:
         """Component, place and bytes: on the device at the peak, and what the recipe keeps
-        elsewhere; counters that torch leaves there are not."""
+        elsewhere.
+
+        Counters that torch leaves elsewhere are not among them.
+        """
         sizes: Counter[tuple[str, str]] = Counter()
         for name in COMPONENTS:
             sizes[name, "device"] = self.peak.get(name, 0)
@@ -112,17 +126,17 @@ class Estimate:
         return [(name, place, float(size)) for (name, place), size in sizes.items() if size]
 
     def table(self) -> pd.DataFrame:
-        """Bytes of each component on the device, a row a moment in order, and their total."""
+        """Bytes of each component on the device and their total, a row a moment in order."""
         import pandas as pd
 
-        order = [name for name in estimates.MOMENTS if name in self.moments]
+        order = [moment for moment in Moment if moment in self.moments]
         sizes = [[float(self.moments[m].get(c, 0)) for c in COMPONENTS] for m in order]
         table = pd.DataFrame(sizes, pd.Index(order, name="moment"), list(COMPONENTS))
         table = table.loc[:, (table != 0).any()]
-        return table.assign(total=[float(total(self.moments[m])) for m in order])
+        return table.assign(total=[float(row_bytes(self.moments[m])) for m in order])
 
     def elsewhere(self) -> pd.DataFrame:
-        """Bytes that are kept on the CPU or on NVMe: component, place, bytes, formula, source."""
+        """What is kept on the CPU or on NVMe: component, place, bytes, formula, source."""
         import pandas as pd
 
         columns = ["component", "place", "num_bytes", "formula", "source"]
@@ -184,6 +198,7 @@ class Estimate:
         return (*notes, *_taken_for_granted(job), LEFT_OUT)
 
     def collectives(self, *, ranks_per_node: int) -> tuple[traffic.Collective, ...]:
+        """What the device's ranks send in a step."""
         job = self.job
         at = {"device": self.job.device, "ranks_per_node": ranks_per_node}
         return volumes.collectives(job.model, job.parallel, job.recipe, job.batch, **at)
@@ -216,15 +231,15 @@ def estimate(
     Raises:
         UsageError: something does not divide, or is not known; the message names the rule.
     """
-    jobs = estimates.jobs(model, parallel, recipe, batch, ideal)
-    return max(map(on_device, jobs), key=lambda device: device.peak_bytes)
+    devices = jobs.jobs(model, parallel, recipe, batch, ideal)
+    return max(map(on_device, devices), key=lambda device: device.peak_bytes)
 
 
 def on_device(job: Job) -> Estimate:
     """The moments of the job's own pipeline device."""
-    by_moment = estimates.rows(job)
-    name, peak = estimates.largest(by_moment.items())
-    return Estimate(job=job, moments=by_moment, peak_moment=name, peak=peak)
+    by_moment = estimates.rows_by_moment(job)
+    moment, peak = estimates.fullest_moment(by_moment.items())
+    return Estimate(job=job, moments=by_moment, peak_moment=moment, peak=peak)
 
 
 _HOW = {
@@ -250,7 +265,7 @@ _SOURCE = {
 
 
 def _taken_for_granted(job: Job) -> Iterator[str]:
-    """What is not as the model says, and how experts and latents are taken."""
+    """Sentences on what is not as the model says, and on how experts and latents are taken."""
     model = job.model
     norm = job.shape.norm
     if model.norm != norm:
@@ -272,6 +287,7 @@ def _taken_for_granted(job: Job) -> Iterator[str]:
 
 
 def _derived(job: Job) -> Iterator[str]:
+    """Sentences on what of the estimate was derived and not checked against a run."""
     parallel = job.parallel
     recipe = job.recipe
     if recipe.optimizer in {"adafactor", "muon"} and parallel.zero:

@@ -20,19 +20,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from labkit.memory.jobs.recipe import DTYPE_BYTES
-from labkit.memory.tape.forms import HEAD
+from labkit.memory.plans.job import Job
 from labkit.memory.tape.sizes import is_array
+from labkit.memory.tape.step import Moment, Part, Phase
 
-if TYPE_CHECKING:
-    from labkit.memory.plans.estimate import Job
-
-PREFETCH = "all-gather prefetch"
-REDUCE = "last reduce-scatter"
 GATHERED = "gathered layers"
 GATHER = "gather buffers"
 SENT = "reduce buffers"
@@ -50,9 +46,9 @@ class Size:
 
 
 class Passing:
-    """A rank's units and how it communicates.
+    """A rank's units, and what its communication holds for a while.
 
-    Of arrays, as the job's numbers may be: ``layers``, ``degree`` (ranks that share one copy) and
+    Arrays, as the job's numbers may be: ``layers``, ``degree`` (ranks that share one copy) and
     ``whole``, the elements of the rank before ZeRO.
     """
 
@@ -65,12 +61,12 @@ class Passing:
 
     @cached_property
     def shared(self) -> bool:
-        """Whether anything is spread over more than one rank (for arrays: for any of them)."""
+        """Whether anything is spread over more than one rank; of arrays, whether any of them is."""
         return bool(np.any(self.degree > 1)) if is_array(self.degree) else self.degree > 1
 
     @cached_property
     def gathers(self) -> bool:
-        """Whether layers are made whole one by one: at stage 3, also on one rank to cast them."""
+        """Whether layers are made whole one by one: at stage 3; on one rank only to cast them."""
         return self.job.parallel.zero == 3 and (self.job.casts or self.shared)
 
     @cached_property
@@ -79,7 +75,7 @@ class Passing:
         return self.job.parallel.zero >= 2 and self.shared
 
     def size(self, *names: str) -> Size:
-        """A unit's size: the first of ``names`` that there is, of layers the largest."""
+        """The size of the first of the named units that there is; of layers that of the largest."""
         for name in names:
             if name == "block" and self._largest_block:
                 return self._sizes[self._largest_block]
@@ -89,11 +85,13 @@ class Passing:
 
     @cached_property
     def _largest_block(self) -> str:
+        """The name of the largest kind of layer."""
         blocks = [name for name in self._sizes if "block" in name]
         return max(blocks, key=lambda name: self._sizes[name].whole, default="")
 
     @cached_property
     def _sizes(self) -> dict[str, Size]:
+        """The size of each unit by name."""
         sizes: dict[str, list[Any]] = {}
         for tensor in self.held.tensors:
             parts = self.held.parts(tensor, self.degree)
@@ -111,29 +109,29 @@ class Passing:
 
     @cached_property
     def deep(self) -> Any:
-        """Whether there is a next layer."""
+        """Whether there is a layer after the first."""
         return self.layers >= 2
 
-    def weights(self, name: str) -> Row:
-        """Whole layers, and the buffers they come in."""
+    def weights(self, moment: Moment) -> Row:
+        """Whole layers at a moment, and the buffers in which they arrive."""
         job = self.job
         if not self.gathers:
             width = job.recipe.compute_bytes
             return {"cast parameters": width * self.whole} if job.casts else {}
-        gathered, arriving = self._weights(name)
+        gathered, arriving = self._weights(moment)
         if not job.parallel.reshard_after_forward:
-            gathered, arriving = self._kept(name, gathered, arriving)
+            gathered, arriving = self._kept(moment, gathered, arriving)
         whole = job.whole_width * gathered
         return {
             GATHERED: whole if job.casts else self.only_shared(whole),
             GATHER: self.only_shared(job.whole_width * arriving),
         }
 
-    def _weights(self, name: str) -> tuple[Any, Any]:
+    def _weights(self, moment: Moment) -> tuple[Any, Any]:
         """Elements of the units that are whole, and of the all-gathers' buffers."""
         root, head, block = (self.size(unit).padded for unit in ("root", "head", "block"))
         first = self.size("root", "embedding").padded
-        if name.startswith("forward"):
+        if moment.phase is Phase.FORWARD and moment.part is Part.LAYERS:
             return root + block, block
         tied = "root" in self._sizes
         ends = "head" in self._sizes
@@ -144,49 +142,52 @@ class Passing:
         ending = head if ends else block
         at_loss = root + last + (head if stays == "head" else again)
         return {
-            "embedding": (first, first),
-            "loss forward": (at_loss, ending),
-            "loss backward": (at_loss, to_last if tied else 0),
-            HEAD: (root + head + last, to_last),
-            "backward, first": (root + block, 0 if tied else first),
-            "embedding backward": (first, 0),
-        }.get(name, (root + block, block * self.deep))
+            Moment.EMBEDDING: (first, first),
+            Moment.LOSS_FORWARD: (at_loss, ending),
+            Moment.LOSS_BACKWARD: (at_loss, to_last if tied else 0),
+            Moment.HEAD_BACKWARD: (root + head + last, to_last),
+            Moment.BACKWARD_FIRST: (root + block, 0 if tied else first),
+            Moment.EMBEDDING_BACKWARD: (first, 0),
+        }.get(moment, (root + block, block * self.deep))
 
-    def _kept(self, name: str, gathered: Any, arriving: Any) -> tuple[Any, Any]:
-        """The same where layers stay whole until their backward pass is done."""
+    def _kept(self, moment: Moment, gathered: Any, arriving: Any) -> tuple[Any, Any]:
+        """The same elements where layers stay whole until their backward pass is done."""
         first = self.size("root", "embedding").padded
         block = self.size("block").padded
-        if name in {"embedding", "forward, first"}:
+        if moment in {Moment.EMBEDDING, Moment.FORWARD_FIRST}:
             return gathered, arriving
-        if name == "embedding backward":
+        if moment is Moment.EMBEDDING_BACKWARD:
             return first, 0
-        if name == "backward, first":
+        if moment is Moment.BACKWARD_FIRST:
             return first + block, 0
         every = first + self.size("head").padded + self.layers * block
-        return every, 0 if "backward" in name or name == PREFETCH else arriving
+        return every, 0 if moment.phase is Phase.BACKWARD else arriving
 
-    def sent(self, name: str) -> Row:
-        """Buffers out of which gradients are being sent."""
+    def sent(self, moment: Moment) -> Row:
+        """Buffers from which gradients are being sent at a moment."""
         recipe = self.job.recipe
         zero = self.job.parallel.zero
-        if not _in_backward(name) or not self.shared:
+        if moment.phase is not Phase.BACKWARD or not self.shared:
             return {}
         if zero in {1, 2} and recipe.reduce_bucket_size:
             elements: Any = recipe.reduce_bucket_size * (2 if recipe.overlap_comm else 1)
         elif zero == 3:
-            elements = self._sent(name)
+            elements = self._sent(moment)
         else:
             return {}
         return {SENT: self.only_shared(self.sent_width * elements)}
 
-    def _sent(self, name: str) -> Any:
+    def _sent(self, moment: Moment) -> Any:
+        """Elements of the unit whose gradients are on their way at stage 3: the one before."""
         head = self.size("head").padded
         block = self.size("block").padded
-        if name in {"loss backward", HEAD}:
+        if moment.part is Part.HEAD:
             return 0
-        if name == "backward, last":
+        if moment is Moment.BACKWARD_LAST:
             return head
-        return block * self.deep + head * (1 - self.deep) if name == "backward, first" else block
+        if moment is Moment.BACKWARD_FIRST:
+            return block * self.deep + head * (1 - self.deep)
+        return block
 
     @cached_property
     def made_format(self) -> str:
@@ -199,18 +200,18 @@ class Passing:
         """Bytes of a gradient's element on the wire."""
         return DTYPE_BYTES[self.job.recipe.reduce or self.made_format]
 
-    def gradients(self, name: str, share: Any, total: Any, *, finished: Any = None) -> Row:
+    def gradients(self, moment: Moment, share: Any, total: Any, *, finished: Any = None) -> Row:
         """Gradients at a moment where ``share`` of the rank's are made; ``total`` bytes in the end.
 
         From stage 2 on those of the unit at work are whole, those of ``finished`` layers sent.
         """
         away = self.job.recipe.offload_gradients != "device"
-        if not _in_backward(name) or not (away or self.reduces):
+        if moment.phase is not Phase.BACKWARD or not (away or self.reduces):
             return {"gradients": whole_bytes(total * share)}
         head = self.size("head")
         block = self.size("block")
-        layers = self._finished(name) if finished is None else finished
-        after_head = name not in {"loss backward", HEAD}
+        layers = self._finished(moment) if finished is None else finished
+        after_head = moment.part is not Part.HEAD
         before = layers * block.whole + after_head * head.whole
         computed = self.whole * share
         whole = smaller(larger(computed - before, 0), block.whole + self.size("root", "head").whole)
@@ -225,11 +226,11 @@ class Passing:
             row[WHOLE] = whole_bytes(DTYPE_BYTES[self.made_format] * whole)
         return row
 
-    def _finished(self, name: str) -> Any:
+    def _finished(self, moment: Moment) -> Any:
         """Layers whose gradients are sent."""
-        if name == "embedding backward":
+        if moment is Moment.EMBEDDING_BACKWARD:
             return self.layers
-        if name != "backward, first":
+        if moment is not Moment.BACKWARD_FIRST:
             return 0
         batch = self.job.batch
         mode = self.job.mode
@@ -237,11 +238,17 @@ class Passing:
         return larger(self.layers - at_once, 0)
 
     def prefetched(self, first: Row, base: Row, *, layer_bytes: Any, share: Any) -> list[Row]:
-        """Inside the backward pass, the next layer arriving while the previous one's gradients go.
+        """Rows inside the backward pass: the next layer arrives while the previous one's gradients
+        go.
 
-        The stack is uniform: what ``first`` (one rank's row of the first layer, the last to be
-        computed) lacks is what the layers below keep, ``layer_bytes`` each; ``share`` is of one
-        layer in the gradients. Since the bytes are linear in the layer, one end is the fullest.
+        The stack is uniform, so that bytes are linear in the layer and one end is the fullest: both
+        are returned.
+
+        Args:
+            first: one rank's row of the first layer, the last to be computed. What it lacks is what
+                the layers below keep.
+            layer_bytes: what a layer keeps.
+            share: of one layer in the gradients.
         """
         rows = []
         for below in (larger(self.layers - 2, 0), smaller(1, self.layers - 1)):
@@ -249,8 +256,8 @@ class Passing:
             computed = larger(first["share"] - below * share, 0)
             row = base | {"activations": first["activations"] + below * layer_bytes}
             row |= {name: first[name] for name in ("cached weights", "temporaries")}
-            row |= self.gradients(PREFETCH, computed, first["total"], finished=done)
-            row |= self.weights(PREFETCH) | self.sent(PREFETCH)
+            row |= self.gradients(Moment.PREFETCH, computed, first["total"], finished=done)
+            row |= self.weights(Moment.PREFETCH) | self.sent(Moment.PREFETCH)
             if not self.job.parallel.reshard_after_forward:
                 gone = done * self.size("block").padded + self.size("head").padded
                 row[GATHERED] = row[GATHERED] - self.job.whole_width * gone
@@ -258,7 +265,9 @@ class Passing:
         return rows
 
     def last_sent(self, base: Row, total: Any) -> Row:
-        """The first unit's gradients on their way, with nothing left to compute."""
+        """The row in which the first unit's gradients are on their way, with nothing left to
+        compute.
+        """
         first = self.size("root", "embedding")
         kept = total - self.only_shared(self.job.recipe.gradient_bytes * first.share)
         whole = DTYPE_BYTES[self.made_format] * first.whole
@@ -267,19 +276,16 @@ class Passing:
         return row | {SENT: self.only_shared(self.sent_width * out)}
 
 
-def _in_backward(name: str) -> bool:
-    return "backward" in name or name == PREFETCH
-
-
 def larger(first: Any, other: Any) -> Any:
-    """The elementwise maximum; of two numbers without the way through an array."""
+    """The elementwise maximum; two plain numbers do not become arrays on the way."""
     return np.maximum(first, other) if is_array(first) or is_array(other) else max(first, other)
 
 
 def smaller(first: Any, other: Any) -> Any:
-    """The elementwise minimum; of two numbers without the way through an array."""
+    """The elementwise minimum; two plain numbers do not become arrays on the way."""
     return np.minimum(first, other) if is_array(first) or is_array(other) else min(first, other)
 
 
 def whole_bytes(size: Any) -> Any:
+    """Bytes to the nearest whole one."""
     return np.rint(size) if is_array(size) else round(float(size))

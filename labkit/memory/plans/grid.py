@@ -20,6 +20,7 @@ from labkit.memory.jobs.parallel import GROUPS, Parallel
 from labkit.memory.jobs.recipe import Recipe
 from labkit.memory.plans import estimate as estimates
 from labkit.memory.plans.estimate import COMPONENTS, Row
+from labkit.memory.plans.job import jobs
 from labkit.memory.plans.plan import FIELDS, PARTS, Plan
 from labkit.models import Model
 
@@ -59,15 +60,22 @@ def sweep(
     usable_bytes: float | None = None,
     components: bool = True,
 ) -> pd.DataFrame:
-    """Every combination of axes' ``values`` as a row: peak, its moment, components at the peak, and
-    the ``problem`` of what cannot be. Rows come with the numbers (:data:`NUMBERS`) innermost.
+    """Every combination of axes' ``values`` as a row: peak, its moment, components at the peak.
+
+    A column ``problem`` says of what cannot be why not. Rows come with the numbers
+    (:data:`NUMBERS`) innermost.
+
+    Args:
+        values: of each axis, from :func:`axes_of`.
+        usable_bytes: adds a column ``fits``.
+        components: whether columns have each component's bytes.
 
     Raises:
         BadValue: a number below 1.
     """
     import pandas as pd
 
-    rest, numbers = split(plan, values)
+    rest, numbers = split_axes(plan, values)
     numbers = {name: _numbers(name, axis) for name, axis in numbers.items()}
     size = prod(map(len, numbers.values()))
     mesh = np.meshgrid(*numbers.values(), indexing="ij") if numbers else []
@@ -86,8 +94,10 @@ def sweep(
     return pd.DataFrame(table, copy=False)
 
 
-def split(plan: Plan, values: Mapping[str, list[Any]]) -> tuple[dict[str, list], dict[str, list]]:
-    """Axes whose values are taken one by one, and numbers, innermost in a sweep's rows.
+def split_axes(
+    plan: Plan, values: Mapping[str, list[Any]]
+) -> tuple[dict[str, list], dict[str, list]]:
+    """The axes whose values are taken one by one, and the numbers, innermost in a sweep's rows.
 
     Layers are a number only where nothing cuts or tells them apart.
     """
@@ -102,8 +112,10 @@ def split(plan: Plan, values: Mapping[str, list[Any]]) -> tuple[dict[str, list],
 
 
 def _stacked(tables: list[dict[str, Any]]) -> dict[str, Any]:
-    """Columns one below the other; a component that a part does not have is 0 there, or NaN where
-    there is no plan."""
+    """Columns one below the other.
+
+    A component that a part does not have is 0 there, or NaN where there is no plan.
+    """
     names = dict.fromkeys(name for table in tables for name in table)
     order = [name for name in names if name not in {"peak_bytes", "peak_moment", "problem"}]
     if len(tables) == 1:
@@ -131,13 +143,14 @@ def _repeated(value: Any, size: int) -> Any:
 
 
 def _numbers(name: str, values: list[Any]) -> Any:
+    """An axis of numbers as an array; refuses what is no whole number, below 1 or too large."""
     array = np.asarray(values)
     if array.dtype.kind not in "iu" or not 1 <= array.min() <= array.max() <= _MOST:
         raise BadValue(f"{name} must be whole numbers >= 1, at most {_MOST:,}, got {values[:5]}")
     return array.astype(np.int64)
 
 
-def at(plan: Plan, point: Mapping[str, Any]) -> Plan:
+def plan_at(plan: Plan, point: Mapping[str, Any]) -> Plan:
     """``plan`` with other values of some axes.
 
     Raises:
@@ -167,11 +180,12 @@ def at(plan: Plan, point: Mapping[str, Any]) -> Plan:
 
 
 def _changed(record: Any, changes: dict[str, Any]) -> Any:
+    """A record with some fields changed."""
     return replace(record, **changes) if changes else record
 
 
 def _filling(spread: Parallel, changes: dict[str, Any], world_size: int) -> dict[str, Any]:
-    """``changes`` with the dp that fills the ranks; where dp is among them it must."""
+    """The changes of a parallelism with the dp that fills the ranks; a dp that is given must."""
     every = {field.name: getattr(spread, field.name) for field in fields(Parallel)} | changes
     if "dp" not in changes:
         del every["dp"]
@@ -181,7 +195,7 @@ def _filling(spread: Parallel, changes: dict[str, Any], world_size: int) -> dict
 def _filled(plan: Plan, point: Mapping[str, Any]) -> float:
     """The dp that fills the ranks; NaN where none does."""
     try:
-        return at(plan, point).parallel.dp
+        return plan_at(plan, point).parallel.dp
     except UsageError:
         return np.nan
 
@@ -189,7 +203,7 @@ def _filled(plan: Plan, point: Mapping[str, Any]) -> float:
 def _evaluate(
     plan: Plan, point: dict[str, Any], numbers: dict[str, Any], components: bool
 ) -> dict[str, Any]:
-    """One pass over the numbers' arrays, as columns; where there is no plan, NaN and why."""
+    """One pass over the numbers' arrays as columns; where there is no plan, NaN and the reason."""
     shape = tuple(map(len, numbers.values()))
     try:
         moment, row, problem = _largest(
@@ -200,7 +214,7 @@ def _evaluate(
         row = {}
         problem = np.array(str(error), dtype=object)
     sizes = {f"{n.replace(' ', '_')}_bytes": row[n] for n in COMPONENTS if components and n in row}
-    sizes |= {"peak_bytes": estimates.total(row)}
+    sizes |= {"peak_bytes": estimates.row_bytes(row)}
     texts = {"peak_moment": np.asarray(moment, dtype=object), "problem": problem}
     bad = np.broadcast_to(problem != "", shape)
     if bad.any():
@@ -211,14 +225,17 @@ def _evaluate(
 
 
 def _largest(plan: Plan, point: dict[str, Any], numbers: dict[str, Any]) -> tuple[Any, Row, Any]:
-    """The fullest moment of any pipeline device, for each configuration its own: name, bytes by
-    component, and what is wrong with the configuration; an empty text where nothing is."""
+    """The fullest moment of any pipeline device, for each configuration its own.
+
+    There are its name, bytes by component, and what is wrong with the configuration; an empty text
+    where nothing is.
+    """
     # One rank a group is always possible; the numbers that are not are marked.
     world_size = point.get("world_size")
     if "dp" in numbers:
         point = point | {"dp": smallest_dp(plan, point)}
         point.pop("world_size", None)
-    candidate = at(plan, point)
+    candidate = plan_at(plan, point)
     if not candidate.detailed:
         account = candidate.account
         sizes = {name: num_bytes for name, _, num_bytes in account.held()}
@@ -231,9 +248,9 @@ def _largest(plan: Plan, point: dict[str, Any], numbers: dict[str, Any]) -> tupl
     seq = np.maximum(seq // pieces, 1) * pieces  # in rows with a problem any will do
     batch = replace(batch, seq=int(np.asarray(seq).flat[0]))
     given = model, parallel, candidate.recipe, batch, candidate.ideal
-    jobs = estimates.jobs(*given, **numbers | {"seq": seq})
-    named = [moment for job in jobs for moment in estimates.rows(job).items()]
-    return *estimates.largest(named), problem
+    devices = jobs(*given, **numbers | {"seq": seq})
+    named = [moment for job in devices for moment in estimates.rows_by_moment(job).items()]
+    return *estimates.fullest_moment(named), problem
 
 
 def smallest_dp(plan: Plan, point: Mapping[str, Any]) -> int:
@@ -243,7 +260,7 @@ def smallest_dp(plan: Plan, point: Mapping[str, Any]) -> int:
 
 
 def _problems(plan: Plan, seq: Any, numbers: Mapping[str, Any], world_size: int | None) -> Any:
-    """For each configuration what is wrong with its numbers."""
+    """What is wrong with the numbers of each configuration, as an array of texts."""
     parallel = plan.parallel
     faults = []
     if "dp" in numbers:

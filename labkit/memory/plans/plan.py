@@ -17,6 +17,7 @@ from labkit.memory.jobs.recipe import Recipe
 from labkit.memory.plans.arithmetic import Arithmetic
 from labkit.memory.plans.detail import Estimate, estimate
 from labkit.memory.tape.saved import Term
+from labkit.memory.tape.step import Moment
 from labkit.models import Model
 from labkit.quantities import GB, format_bytes
 
@@ -80,6 +81,7 @@ class Plan:
 
     @property
     def _arithmetic(self) -> Arithmetic:
+        """The papers' account of the plan."""
         return Arithmetic(self.model, self.parallel, self.recipe, self.batch)
 
     def sized(self) -> tuple[Model, Batch]:
@@ -107,7 +109,7 @@ class Plan:
 
     @property
     def peak_bytes(self) -> int | float:
-        """Bytes on the device at the largest moment; by a paper's arithmetic, all at once."""
+        """Bytes on the device at the largest moment; by the papers' arithmetic, of all together."""
         peak = self.account.peak_bytes
         return int(peak) if float(peak).is_integer() else peak
 
@@ -117,11 +119,15 @@ class Plan:
         return self.peak_bytes / (1 - self.fragmentation)
 
     @property
-    def peak_moment(self) -> str:
+    def peak_moment(self) -> Moment:
+        """When the peak is reached; it prints as its text."""
         return self.account.peak_moment
 
     def moments(self) -> pd.DataFrame:
-        """Bytes of each component at each moment of a step; raises as :attr:`estimate` does."""
+        """Bytes of each component at each moment of a step, a row a moment.
+
+        Raises as :attr:`estimate` does.
+        """
         return self.estimate.table()
 
     def elsewhere(self) -> pd.DataFrame:
@@ -130,7 +136,7 @@ class Plan:
 
     @property
     def states_bytes(self) -> float:
-        """Bytes of model states on the fullest rank: the papers' figure."""
+        """Bytes of model states on the fullest rank, which is the papers' figure."""
         return self.account.states_bytes
 
     def terms(self) -> tuple[Term, ...]:
@@ -155,8 +161,11 @@ class Plan:
 
     @checked
     def explain(self, component: str) -> str:
-        """How one number comes about: formula, value, source; of the beginning of a name, such as
-        ``"activation.mlp"``, every number whose name starts so, and their sum.
+        """How a number comes about: its formula, value and source.
+
+        Args:
+            component: a component's name, or the beginning of several names such as
+                ``"activation.mlp"``: each is then explained, and their sum given.
 
         Raises:
             UsageError: the plan has no such component; the message lists those it has.
@@ -204,16 +213,27 @@ class Plan:
 
     @checked
     def traffic(self, *, ranks_per_node: Count = 8) -> pd.DataFrame:
-        """What one step sends, by collective: message, per rank, out of each node."""
+        """What one step sends, a row a collective: its message, bytes of a rank, bytes out of each
+        node.
+        """
         return traffic.frame(self.account.collectives(ranks_per_node=ranks_per_node))
 
     @checked
     def usable_bytes(self, capacity: Capacity, *, headroom: Headroom = 1.0) -> float:
-        """What of a device (its name, or its bytes) this plan may fill."""
+        """What this plan may fill of a device.
+
+        Args:
+            capacity: an accelerator's name, or a number of bytes.
+            headroom: the share of it that may be filled.
+        """
         size = accelerator(capacity).memory_bytes if isinstance(capacity, str) else capacity
         return size * headroom * (1 - self.fragmentation) - self.context_bytes
 
     @checked
     def fits(self, capacity: Capacity, *, headroom: Headroom = 1.0) -> bool:
-        """Whether everything the plan accounts for fits the device."""
+        """Whether everything the plan accounts for fits a device.
+
+        Args:
+            capacity, headroom: as :meth:`usable_bytes` takes them.
+        """
         return self.peak_bytes <= self.usable_bytes(capacity, headroom=headroom)

@@ -13,7 +13,6 @@ from labkit.errors import BadValue, UsageError, not_among
 from labkit.hardware import Link
 from labkit.kit.describe import Count, checked
 from labkit.memory.jobs import traffic
-from labkit.memory.jobs.parallel import Parallel
 from labkit.memory.jobs.states import STAGE_NAMES
 from labkit.memory.plans import grid
 from labkit.memory.plans.plan import Capacity, Headroom, Plan
@@ -45,19 +44,26 @@ _MOST_ELEMENTS = 2**40  # of a sequence's hidden states: larger ones overflow th
 
 @checked
 def fit(plan: Plan, *, vary: str, device: Capacity, headroom: Headroom = 1.0) -> Fit:
-    """The largest ``model`` (a count), ``micro_batch`` or ``seq`` that fits, or the least ``dp``.
+    """The extreme value of one quantity at which the plan still fits.
 
-    A detailed plan (see :class:`Plan`) is fitted by its peak, and takes ``layers``, ``zero`` and
+    It is the largest ``model`` (a count), ``micro_batch`` or ``seq``, or the least ``dp``. A
+    detailed plan (see :class:`Plan`) is fitted by its peak, and takes ``layers``, ``zero`` and
     every other degree too: the largest number of layers, the least stage or degree. Values that
     break a rule (a sequence that ``tp`` does not divide) are passed over.
 
-    ``device`` is an accelerator's name or a number of bytes. Degrees are the first point of a sweep
-    that fits; for all else a few dozen evaluations: it must move the total one way only, and does.
+    Degrees are the first point of a sweep that fits. All else takes a few dozen evaluations: it
+    must move the total one way only, and does.
+
+    Args:
+        vary: the quantity's name.
+        device: an accelerator's name, or a number of bytes.
+        headroom: the share of it that may be filled.
 
     Raises:
         UsageError: ``vary`` is none of these, the plan has no batch to vary, or it breaks a rule
             whatever the value.
 
+    >>> from labkit.memory import Parallel
     >>> plan = Plan(model=1, parallel=Parallel(dp=64, zero=1))
     >>> fit(plan, vary="model", device=32 * 10**9).value / 1e9
     7.641791044
@@ -70,12 +76,12 @@ def fit(plan: Plan, *, vary: str, device: Capacity, headroom: Headroom = 1.0) ->
         value = _first_that_fits(plan, vary, room)
     else:
         value = _bisected(plan, vary, room)
-    fitted = None if value is None else grid.at(plan, {vary: value})
+    fitted = None if value is None else grid.plan_at(plan, {vary: value})
     return Fit(value=value, plan=fitted, usable_bytes=room)
 
 
 def _first_that_fits(plan: Plan, vary: str, room: float) -> int | None:
-    """Of degrees the powers of two; of dp every number that the groups divide."""
+    """The least degree that fits: of powers of two, or of every dp that the groups divide."""
     if vary == "dp":
         step = grid.smallest_dp(plan, {})
         values = [n * step for n in range(1, max(2, 2**16 // step + 1))]
@@ -104,7 +110,7 @@ def _bisected(plan: Plan, vary: str, room: float) -> int | None:
 
     def good(value: int) -> bool:
         try:
-            return grid.at(plan, {vary: value * step}).peak_bytes <= room
+            return grid.plan_at(plan, {vary: value * step}).peak_bytes <= room
         except TooLarge:
             return False
 
@@ -113,7 +119,7 @@ def _bisected(plan: Plan, vary: str, room: float) -> int | None:
 
 
 def _steps(plan: Plan, vary: str) -> tuple[int, int]:
-    """What a number must divide by, and where to give up."""
+    """What a number must divide by, and the value at which to give up."""
     if vary == "seq":
         model, _ = plan.sized()
         most = _MOST_ELEMENTS // max(1, model.hidden)
@@ -135,38 +141,19 @@ def _boundary(good: Callable[[int], bool], limit: int, *, least: bool) -> int | 
     return first + 1 if first < limit else None
 
 
-@checked
-def largest_model(parallel: Parallel, capacity_bytes: Count) -> int:
-    """Parameters of the largest model whose states fit, by mixed-precision Adam and with nothing
-    beside them: the papers' "max model size".
-
-    >>> largest_model(Parallel(dp=64, tp=2, zero=1), 32 * 10**9) / 1e9
-    15.283582089
-    """
-    plan = Plan(model=1, parallel=parallel)
-    return fit(plan, vary="model", device=capacity_bytes).value or 0
-
-
-@checked
-def stages(model: Model | Count, *, dp: Count) -> dict[str, Plan]:
-    """The same plan at ZeRO stages 0 to 3, by the papers' names for them.
-
-    >>> [round(plan.states_bytes / 1e9, 1) for plan in stages(7_500_000_000, dp=64).values()]
-    [120.0, 31.4, 16.6, 1.9]
-    """
-    return {
-        name: Plan(model=model, parallel=Parallel(dp=dp, zero=zero))
-        for zero, name in STAGE_NAMES.items()
-    }
-
-
 def what_fits(
     plan: Plan, *, models: Iterable[Model], device: Capacity, headroom: Headroom = 1.0
 ) -> tuple[pd.DataFrame, pd.DataFrame]:
     """``plan`` for each model and ZeRO stage: components at the peak, and the least ``dp``.
 
-    The first table has columns model, plan, component, num_bytes, size_gb, share; the second model,
-    plan, dp (NaN where none fits).
+    Args:
+        models: in the plan's place for one.
+        device: an accelerator's name, or a number of bytes.
+        headroom: the share of it that may be filled.
+
+    Returns:
+        Two tables. The first has columns model, plan, component, num_bytes, size_gb, share; the
+        second model, plan, dp (NaN where none fits).
     """
     import pandas as pd
 
@@ -204,18 +191,26 @@ def sweep(
 ) -> pd.DataFrame:
     """Every combination of ``axes`` as one row: the axes, each component's bytes, peak, traffic.
 
-    Axes are fields of :class:`Parallel`, :class:`Batch` and :class:`Recipe`, ``model``, ``recipe``,
-    and ``world_size``, which lets ``dp`` be what the other degrees leave; what cannot be has NaN
-    and a ``problem``. Several named plans are swept alike, and a column ``plan`` says which. With
-    ``device``, a column says what fits (not fitting is never an error); with ``links``, between
-    nodes and inside one, columns say what is sent and how long it takes by the α–β model
-    (milliseconds a row).
-
     Detailed plans are evaluated as arrays (:mod:`labkit.memory.plans.grid`): about a million rows a
-    second where ``seq``, ``micro_batch``, ``dp`` and ``layers`` vary.
+    second where ``seq``, ``micro_batch``, ``dp`` and ``layers`` vary. What cannot be has NaN and a
+    ``problem``.
+
+    Args:
+        plan: one, or several by name, which are swept alike; a column ``plan`` then says which.
+        device, headroom: add a column that says what fits; not fitting is never an error.
+        links: between nodes, and inside one. They add columns of what is sent and how long it takes
+            by the α–β model (milliseconds a row).
+        ranks_per_node: for the traffic.
+        axes: fields of :class:`Parallel`, :class:`Batch` and :class:`Recipe`, ``model``,
+            ``recipe``, and ``world_size``, which lets ``dp`` be what the other degrees leave.
 
     Raises:
         UsageError: an axis is unknown.
+
+    >>> from labkit.memory import Parallel
+    >>> plan = Plan(model=10**9, parallel=Parallel(dp=8))
+    >>> sweep(plan, zero=[0, 3])["peak_bytes"].tolist()
+    [16000000000.0, 2000000000.0]
     """
     import pandas as pd
 
@@ -238,14 +233,16 @@ def sweep(
 def _sent_by(
     base: Plan, values: Mapping[str, list[Any]], links: tuple[Link, Link], ranks_per_node: int
 ) -> dict[str, list[float]]:
-    """Bytes that each row's rank sends in a step, that leave a node, and how long that takes, in
-    the sweep's order; NaN for no plan."""
-    rest, numbers = grid.split(base, values)
+    """Bytes that each row's rank sends, bytes that leave a node, and how long that takes.
+
+    Lists are in the sweep's order, NaN where there is no plan.
+    """
+    rest, numbers = grid.split_axes(base, values)
     axes = rest | numbers
     rows = []
     for chosen in product(*axes.values()):
         try:
-            plan = grid.at(base, dict(zip(axes, chosen, strict=True)))
+            plan = grid.plan_at(base, dict(zip(axes, chosen, strict=True)))
             sent = plan.collectives(ranks_per_node=ranks_per_node)
         except UsageError:
             rows.append((math.nan, math.nan, math.nan))

@@ -32,6 +32,7 @@ from labkit.memory.jobs.traffic import Collective
 from labkit.memory.movement.offload import offload
 from labkit.memory.movement.volumes import collectives
 from labkit.memory.plans.plan import Plan
+from labkit.memory.tape.step import Phase
 from labkit.models import Model
 
 # Share of a step's operations that the backward pass has at least, whatever is recomputed.
@@ -90,7 +91,15 @@ class Cluster:
         overlap: bool = False,
         staged: bool = False,
     ) -> Cluster:
-        """Servers whose network cards together carry ``gbit_per_s`` each way, all for one ring.
+        """Servers whose network cards together carry so much each way, all of it for one ring.
+
+        Args:
+            flops_per_s: operations a second that a GPU sustains.
+            gbit_per_s: of a server's cards together, each way.
+            inside: the link between GPUs of a server, a name of ``data/hardware.yaml``.
+            ranks_per_node: GPUs of a server.
+            latency_s: of a hop between servers.
+            overlap, staged: as :class:`Cluster` has them.
 
         >>> Cluster.of_servers(50e12, gbit_per_s=100).node.bytes_per_s / 1e9
         12.5
@@ -119,8 +128,14 @@ class Cluster:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepTime:
-    """One optimizer step of one rank: operations, and the seconds that the GPU's parts take, an
-    update on the host, and the whole."""
+    """One optimizer step of one rank: its operations, and the seconds of its parts and of the
+    whole.
+
+    Attributes:
+        compute_s: operations on the GPU.
+        tensor_s, data_s: collectives that nothing hides, of tensor and of data parallelism.
+        update_s: an update on the host.
+    """
 
     flops: float
     compute_s: float
@@ -131,6 +146,7 @@ class StepTime:
 
     @property
     def gpu_s(self) -> float:
+        """Seconds of the GPU's operations and collectives."""
         return self.compute_s + self.tensor_s + self.data_s
 
     @property
@@ -178,7 +194,7 @@ def throughput(plan: Plan, cluster: Cluster) -> StepTime:
     sent = collectives(model, parallel, plan.recipe, batch, **at)
     data_s = sum(cluster.time_s(item) for item in sent if item.axis == "dp")
     if cluster.overlap:
-        at_once = [item for item in sent if item.axis == "dp" and item.phase == "backward"]
+        at_once = [item for item in sent if item.axis == "dp" and item.phase is Phase.BACKWARD]
         backward_s = tokens * (2 * forward + again) * seconds
         data_s -= min(backward_s, sum(cluster.time_s(item) for item in at_once))
     tensor_s = sum(cluster.time_s(item) for item in sent if item.axis != "dp")
@@ -200,9 +216,16 @@ def throughputs(plans: Iterable[Plan], cluster: Cluster) -> list[float]:
 def fit_cluster(
     cluster: Cluster, plans: Sequence[Plan], measured: Sequence[float], *, free: Sequence[str]
 ) -> Cluster:
-    """``cluster`` with its ``free`` rates fitted to ``measured`` throughputs (FLOP/s and GPU).
+    """``cluster`` with its ``free`` rates fitted to measured throughputs.
 
     Least squares of the logarithms, so that every run counts by its relative error.
+
+    Args:
+        measured: FLOP/s and GPU of each plan.
+        free: ``"flops_per_s"``, or links whose bandwidth is fitted.
+
+    Raises:
+        BadValue: there are not as many plans as measurements, or fewer than free rates.
     """
     from scipy.optimize import least_squares
 
@@ -229,10 +252,13 @@ def fit_cluster(
 class Update:
     """How a rank's optimizer runs.
 
-    ``s_per_param`` is with all cores of the host (or the whole GPU) at work, which ``ranks`` share;
-    ``link_bytes_per_s`` is one GPU's, one direction. ``tiled``: parameters go back while others are
-    updated. ``delayed``: the update runs beside the next forward and backward pass, whose
-    parameters are then one step old.
+    Attributes:
+        s_per_param: with all cores of the host (or the whole GPU) at work.
+        link_bytes_per_s: of one GPU's link to the host, in one direction.
+        ranks: GPUs that share the host.
+        tiled: parameters go back while others are updated.
+        delayed: the update runs beside the next forward and backward pass, whose parameters are
+            then one step old.
     """
 
     s_per_param: Positive
@@ -244,11 +270,17 @@ class Update:
 
 @checked
 def updated_step(plan: Plan, cluster: Cluster, update: Update) -> StepTime:
-    """How long a step of ``plan`` takes on ``cluster``; its recipe says what crosses the link.
+    """How long a step of ``plan`` takes on ``cluster`` with its update where the recipe has it.
+
+    Args:
+        plan: its recipe says what crosses the link.
+        update: how the optimizer runs.
 
     Raises:
-        BadValue: as :func:`~labkit.memory.plans.throughput.throughput` does, and where parameters
-            are offloaded, gradients without the optimizer, or anything to NVMe.
+        BadValue: as :func:`throughput` does, and where parameters are offloaded, gradients without
+            the optimizer, or anything to NVMe.
+
+    Source: ZeRO-Offload §4 and §5.
     """
     recipe = plan.recipe
     places = (recipe.offload_parameters, recipe.offload_gradients, recipe.offload_optimizer)
@@ -282,16 +314,26 @@ def rivals(
     accumulation: Count = 1,
     host: Update | None = None,
 ) -> pd.DataFrame:
-    """One job by the methods that compete for it: throughput of a GPU, what is not computing
-    (``traffic_s``), and the states it holds; ``gain`` is the throughput over ZeRO-3's.
+    """One job by the methods that compete for it.
 
-    ``micro_batch`` samples a GPU, layers recomputed. Tensor parallelism and ZeRO++'s second copy
-    span a node; its hpZ alone quantises nothing, the whole sends int8 weights, int4 gradients.
-    With a ``host`` that updates, ZeRO-Offload comes last, with tensor parallelism: without it, the
-    parameters stay whole on each GPU. ``methods`` names those wanted beside ZeRO-3; None: all.
+    Layers are recomputed. Tensor parallelism and ZeRO++'s second copy span a node; its hpZ alone
+    quantises nothing, the whole sends int8 weights and int4 gradients.
+
+    Args:
+        methods: those wanted beside ZeRO-3; None for all.
+        gpus: of the job.
+        partition_group: GPUs of a group of MiCS.
+        seq, micro_batch, accumulation: tokens of a sample, samples a GPU at a time, and how often
+            in a step.
+        host: how an update on the host runs. With it ZeRO-Offload comes last, with tensor
+            parallelism: without that, the parameters stay whole on each GPU.
+
+    Returns:
+        Index method; columns gpu_flops_per_s, traffic_s (what is not computing), states_bytes of a
+        GPU, and gain, the throughput over ZeRO-3's.
 
     Raises:
-        UsageError: no such method.
+        UsageError: there is no such method.
         BadValue: the nodes of the cluster or the groups do not divide the GPUs.
     """
     node = cluster.ranks_per_node

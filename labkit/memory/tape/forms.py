@@ -14,27 +14,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from labkit.memory.tape import tape as tapes
-from labkit.memory.tape.shadow import Program, Shadow
+from labkit.memory.tape.network import Program
+from labkit.memory.tape.shadow import Shadow
 from labkit.memory.tape.sizes import MIXED, Numbers, Shape, num_dense, units
+from labkit.memory.tape.step import ON_TAPE, Moment
 
-STEP = "optimizer step"
-HEAD = "head backward"
-# In the order in which they come; where moments tie, the first is named. That of the head is the
-# part of the loss's from the head's own gradient on: stage 3 has the head whole only there.
-MOMENTS = (
-    "embedding",
-    "forward, first",
-    "forward, last full",
-    "forward, last",
-    "loss forward",
-    "loss backward",
-    HEAD,
-    "backward, last",
-    "backward, last full",
-    "backward, first",
-    "embedding backward",
-    STEP,
-)
 _TIMES = len(tapes.MULTIPLICITIES)
 
 
@@ -71,7 +55,7 @@ class Kept(NamedTuple):
 class Points(NamedTuple):
     """The points of one program that can be the largest of their moment.
 
-    ``moment`` (n,) numbers into :data:`MOMENTS`; ``coefficients`` (n, categories, columns), where a
+    ``moment`` (n,) numbers into :data:`ON_TAPE`; ``coefficients`` (n, categories, columns), where a
     column is the product of a multiplicity and a unit, and ``columns`` their numbers.
     """
 
@@ -87,13 +71,15 @@ def points(program: Program) -> Points:
     basis = _basis(2, 1) if program.structure == "nested" else _basis(1, -1)
     moment: list[int] = []
     kept: list[NDArray[np.int64]] = []
-    for number, name in enumerate(MOMENTS):
-        at = [live for label, live in recorded if label == name]
-        if name == HEAD:
-            at = [live for label, live in recorded if label == "loss backward" and _grown(live)]
-        places = _undominated(at, basis)
+    for number, name in enumerate(ON_TAPE):
+        in_head = name is Moment.HEAD_BACKWARD  # a part of the loss's backward pass
+        label = Moment.LOSS_BACKWARD if in_head else name
+        lives = [live for at, live in recorded if at is label]
+        if in_head:
+            lives = [live for live in lives if _grown(live)]
+        places = _undominated(lives, basis)
         moment.extend([number] * len(places))
-        kept.extend(at[place] for place in places)
+        kept.extend(lives[place] for place in places)
     stacked = np.array(kept)
     used = np.argwhere(stacked.any(axis=(0, 1)))
     return Points(
@@ -125,8 +111,11 @@ def kept(program: Program) -> tuple[Kept, ...]:
 
 @lru_cache(maxsize=256)
 def parameters(program: Program) -> tuple[tuple[Amount, ...], ...]:
-    """Elements of each trained tensor in order, a layer's experts stacked: before the layers, of
-    one layer with an MLP, of one with experts, after the layers."""
+    """Elements of each trained tensor in order, a layer's experts stacked.
+
+    There are four lists: tensors before the layers, of one layer with an MLP, of one with experts,
+    and after the layers.
+    """
     net = Shadow(program)
     net.run_forward()
     kinds = {block.place.experts: block.parameters for group, _ in net.segments for block in group}
@@ -137,6 +126,7 @@ def parameters(program: Program) -> tuple[tuple[Amount, ...], ...]:
 
 
 def _amount(counts: tapes.Counts) -> Amount:
+    """The units of a combination that occur, by place, with how many of each."""
     return tuple((int(place), int(counts[place])) for place in np.flatnonzero(counts))
 
 
@@ -159,7 +149,7 @@ def _undominated(points: list[NDArray[np.int64]], basis: NDArray[np.int64]) -> l
 
 
 def multiplicities(shape: Shape, numbers: Numbers, program: Program) -> list[Any]:
-    """The values of :data:`labkit.memory.tape.tape.MULTIPLICITIES`."""
+    """How often each part of the program is there: values of :data:`tape.MULTIPLICITIES`."""
     layers = shape.num_layers
     chunks = 0
     structure = program.structure
@@ -183,7 +173,9 @@ def multiplicities(shape: Shape, numbers: Numbers, program: Program) -> list[Any
 
 
 def columns_of(table: Points, program: Program, shape: Shape, numbers: Numbers) -> list[Any]:
-    """The value of each column: how often, times how many elements."""
+    """The value of each column of a program's points: how often a unit is there, times its
+    elements.
+    """
     times = multiplicities(shape, numbers, program)
     sizes = units(shape, numbers, program.mode)
     return [times[number] * sizes[size] for number, size in table.columns]

@@ -14,7 +14,7 @@ Size = tuple[Counts, int]  # elements, bytes of each
 
 
 class StopRecomputation(Exception):
-    """Everything that was missing has been computed again."""
+    """Ends a recomputation once everything that was missing has been computed again."""
 
 
 @dataclass(slots=True, eq=False)
@@ -47,7 +47,7 @@ class Tensor:
         return self.elements, self.width
 
     def view(self, elements: Counts | None = None, width: int | None = None) -> Tensor:
-        """The same bytes, outside the graph."""
+        """The same bytes as another tensor, which is outside the graph."""
         elements = self.elements if elements is None else elements
         return Tensor(self.storage, elements, width or self.width)
 
@@ -89,7 +89,7 @@ class Checkpoint:
     results: deque[list[Tensor]] = field(default_factory=deque)
 
     def holds(self) -> Iterator[Tensor]:
-        """What lives until the last of its nodes is done."""
+        """The tensors that live until the last of the checkpoint's nodes is done."""
         yield from self.inputs
         for results in self.results:
             yield from results

@@ -15,16 +15,16 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 from itertools import pairwise
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from labkit.errors import BadValue, UsageError
 from labkit.memory.tape import tape as tapes
-from labkit.memory.tape.forms import MOMENTS, STEP, Points, columns_of, parameters, points
+from labkit.memory.tape.forms import Points, columns_of, parameters, points
 from labkit.memory.tape.mode import FP32, INT64, Mode
-from labkit.memory.tape.shadow import Program
+from labkit.memory.tape.network import Program
 from labkit.memory.tape.sizes import (
     MIXED,
     Numbers,
@@ -36,9 +36,11 @@ from labkit.memory.tape.sizes import (
     stack,
     units,
 )
+from labkit.memory.tape.step import ON_TAPE, Moment
 
 # Choices of a shape that are a program's under the same name.
 _CHOICES = ("mlp", "qkv_bias", "out_bias", "mlp_bias", "fused_qkv", "qk_norm", "tied")
+Key = TypeVar("Key", bound=str)
 _MOST = 2**53  # elements that a float still counts one by one
 
 
@@ -47,6 +49,7 @@ class TooLarge(BadValue):
 
 
 def _program(shape: Shape, mode: Mode, numbers: Numbers, *, batched: bool) -> Program:
+    """The program that a shape, a mode and the numbers run; refuses what no program stands for."""
     structure = "flat"
     if mode.logits_held != "none" and mode.loss not in {"eager-fp32", "loss-parallel"}:
         raise UsageError(
@@ -87,7 +90,11 @@ def _program(shape: Shape, mode: Mode, numbers: Numbers, *, batched: bool) -> Pr
 
 
 def _fixed(shape: Shape, mode: Mode, numbers: Numbers) -> dict[str, Any]:
-    """The layers one by one: of two kinds that are recomputed in groups or every so many."""
+    """The counts of a program that has its layers one by one.
+
+    That is how it is where dense layers and layers with experts are recomputed in groups, or every
+    so many of them.
+    """
     repeat = numbers.group if mode.recompute == "full" else numbers.period
     dense = num_dense(shape)
     if np.ndim(repeat) or np.ndim(shape.num_layers) or np.ndim(dense):
@@ -99,11 +106,12 @@ def _fixed(shape: Shape, mode: Mode, numbers: Numbers) -> dict[str, Any]:
 
 
 def _all(condition: Any) -> bool:
-    """Of plain numbers without the way through an array."""
+    """Whether a condition holds throughout; a plain one does not become an array on the way."""
     return condition if isinstance(condition, bool) else bool(np.all(condition))
 
 
 def _choice(name: str, condition: Any) -> bool:
+    """Whether a condition holds, which it must for all configurations of one call or for none."""
     every = _all(condition)
     if not every and np.any(condition):
         raise UsageError(f"{name} must hold for all configurations of one call or for none")
@@ -127,25 +135,30 @@ def held(shape: Shape, mode: Mode, numbers: Numbers) -> dict[str, Any]:
 
 
 def tensors(shape: Shape, mode: Mode, numbers: Numbers) -> list[list[Any]]:
-    """Elements of each trained tensor in order: before the layers, of one layer with an MLP, of
-    one with experts (stacked), after the layers. A router's correction is not among them: it is
-    kept with the buffers."""
+    """Elements of each trained tensor in order, in four lists.
+
+    They are those before the layers, of one layer with an MLP, of one with experts (stacked), and
+    after the layers. A router's correction is not among them: it is kept with the buffers.
+    """
     value = units(shape, numbers, mode)
     forms = parameters(_program(shape, mode, numbers, batched=False))
     return [[sum(n * value[place] for place, n in form) for form in part] for part in forms]
 
 
 def over_layers(shape: Shape, parts: list[list[Any]], of: Callable[[list[Any]], Any]) -> Any:
-    """What ``of`` (``sum``, ``len``) says of all :func:`tensors`."""
+    """What ``of`` (``sum``, ``len``) says of all tensors of a network, given :func:`tensors`'s
+    lists.
+    """
     first, dense, routed, last = map(of, parts)
     number = num_dense(shape)
     return first + number * dense + (shape.num_layers - number) * routed + last
 
 
 def for_loop_temporaries(shape: Shape, mode: Mode, numbers: Numbers) -> Any:
-    """The largest temporary of AdamW's step tensor by tensor: two live beside the previous one's.
+    """The largest temporary of AdamW's step tensor by tensor.
 
-    All at once it is the root of every variance; in one kernel there is none.
+    Two of a tensor live beside the previous tensor's. A step over all tensors at once has the root
+    of every variance; in one kernel there is none.
     """
     first, dense, routed, last = tensors(shape, mode, numbers)
     # Of each kind two layers: one shows what follows the other.
@@ -156,7 +169,7 @@ def for_loop_temporaries(shape: Shape, mode: Mode, numbers: Numbers) -> Any:
     return mode.stream_bytes * np.maximum.reduce(np.broadcast_arrays(*pairs))
 
 
-def moments(shape: Shape, mode: Mode, **sizes: Any) -> dict[str, dict[str, Any]]:
+def moments(shape: Shape, mode: Mode, **sizes: Any) -> dict[Moment, dict[str, Any]]:
     """Bytes of each component at the fullest point of each moment, the optimizer's left out.
 
     ``shape`` may be a model. ``sizes`` are fields of :class:`~labkit.memory.tape.sizes.Numbers`,
@@ -169,8 +182,8 @@ def moments(shape: Shape, mode: Mode, **sizes: Any) -> dict[str, dict[str, Any]]
 
     >>> from labkit.models import Model
     >>> found = moments(Model.preset("gpt2-124m"), Mode(), seq=1024, micro_batch=8)
-    >>> max(found, key=lambda moment: sum(found[moment].values()))
-    'loss backward'
+    >>> print(max(found, key=lambda moment: sum(found[moment].values())))
+    loss backward
     """
     shape = shape_of(shape)
     numbers = Numbers(**sizes)
@@ -184,7 +197,7 @@ def moments(shape: Shape, mode: Mode, **sizes: Any) -> dict[str, dict[str, Any]]
     logits = held_on * numbers.micro_batch * numbers.seq * over(shape.vocab, numbers.tp)
     # Gradients are as wide as parameters.
     at_step = (logits, there["parameters"], 0, 0)
-    by_moment[STEP] = {**there, **dict(zip(tapes.CATEGORIES, at_step, strict=True))}
+    by_moment[Moment.STEP] = {**there, **dict(zip(tapes.CATEGORIES, at_step, strict=True))}
     return by_moment
 
 
@@ -192,11 +205,14 @@ def by_samples(
     shape: Shape,
     mode: Mode,
     numbers: Numbers,
-    of: Callable[[Program], dict[str, Any]],
+    of: Callable[[Program], dict[Key, Any]],
     where: Callable[[Any, Any, Any], Any],
-) -> dict[str, Any]:
-    """``of`` the program; of two, each value by ``where``, if attention written out tells one
-    sample from several and some configurations have one, others more."""
+) -> dict[Key, Any]:
+    """What ``of`` says of the program that runs, or of two, value by value.
+
+    Attention written out runs another program for one sample than for several. Where some
+    configurations have one and others more, ``where(one_sample, alone, several)`` picks each value.
+    """
     one_sample = numbers.micro_batch == 1
     many = mode.attention == "eager" and not _all(one_sample)
     answer = of(_program(shape, mode, numbers, batched=many))
@@ -206,8 +222,8 @@ def by_samples(
     return answer
 
 
-def _evaluated(shape: Shape, numbers: Numbers, program: Program) -> dict[str, list[Any]]:
-    """By moment: bytes of each category at the point with the largest total."""
+def _evaluated(shape: Shape, numbers: Numbers, program: Program) -> dict[Moment, list[Any]]:
+    """Bytes of each category by moment, at the point with the largest total."""
     table = points(program)
     columns = columns_of(table, program, shape, numbers)
     if not any(map(is_array, columns)):
@@ -222,23 +238,27 @@ def _evaluated(shape: Shape, numbers: Numbers, program: Program) -> dict[str, li
     return _arrays(table, matrix, spread[0].shape)
 
 
-def _scalar(table: Points, parts: NDArray[np.int64]) -> dict[str, list[Any]]:
+def _scalar(table: Points, parts: NDArray[np.int64]) -> dict[Moment, list[Any]]:
+    """:func:`_evaluated` where all sizes are plain numbers: ``parts`` are points × categories."""
     totals = parts.sum(axis=1).tolist()
     best: dict[int, int] = {}
     for place, number in enumerate(table.moment.tolist()):
         if number not in best or totals[place] > totals[best[number]]:
             best[number] = place
-    return {MOMENTS[number]: parts[place].tolist() for number, place in best.items()}
+    return {ON_TAPE[number]: parts[place].tolist() for number, place in best.items()}
 
 
 def _arrays(
     table: Points, matrix: NDArray[np.float64], size: tuple[int, ...]
-) -> dict[str, list[Any]]:
+) -> dict[Moment, list[Any]]:
+    """:func:`_evaluated` where sizes are arrays of shape ``size``: ``matrix`` is columns ×
+    configurations.
+    """
     by_moment = {}
     for number in np.unique(table.moment):
         forms = table.coefficients[table.moment == number].astype(float)
         best = np.argmax(forms.sum(axis=1) @ matrix, axis=0)[None]
-        by_moment[MOMENTS[number]] = [
+        by_moment[ON_TAPE[number]] = [
             np.take_along_axis(forms[:, place] @ matrix, best, axis=0)[0].reshape(size)
             for place in range(forms.shape[1])
         ]

@@ -45,13 +45,7 @@ class Operators:
         backward: Backward | None = None,
         kind: str = "",
     ) -> list[Tensor]:
-        """Run one operator: a node, what it saves, its outputs.
-
-        ``saves`` are kept before the outputs are there, ``saves_outputs`` (by place) after;
-        ``names`` say, in this order, what each is to the model. The gradient goes to the first
-        output's node and from there to ``inputs``; without ``backward`` each input's gradient is
-        allocated in turn. A checkpoint may keep the outputs of some ``kind`` of operators.
-        """
+        """Run one operator: make its node, keep what it saves, allocate its outputs."""
         tape = self.tape
         tape.need(*inputs, *saves)
         node = tape.node(backward or self.each(inputs), *inputs)
@@ -88,14 +82,17 @@ class Operators:
         return out
 
     def gelu(self, x: Tensor, name: str) -> Tensor:
-        """Keeps its input, ``name`` to the model."""
+        """GELU or SiLU in one kernel; its input is kept, which is ``name`` to the model."""
         return self.kernel([x], x.size, saves=[x], names=[name])[0]
 
     silu = gelu
 
     @call
     def gelu_written_out(self, x: Tensor, name: str, *, wide_power: bool) -> Tensor:
-        """x/2 · (1 + tanh(c·(x + d·x³))): keeps x, x/2, the tangent and one more than it."""
+        """GELU's tanh approximation, operator by operator: x/2 · (1 + tanh(c·(x + d·x³))).
+
+        It keeps x, x/2, the hyperbolic tangent, and that plus one.
+        """
         self.tape.named(name, x)
         half = self.tape.local(self.scale(x))
         cubed = self.power(self.cast(x, FP32) if wide_power and self.tape.casts is not None else x)
@@ -114,31 +111,31 @@ class Operators:
         return backward
 
     def power(self, x: Tensor) -> Tensor:
-        """To a power: what lies below it is computed again for the gradient."""
+        """A power of x; for the gradient the next lower power is computed anew."""
         return self.kernel([x], x.size, saves=[x], backward=self._in_steps(x.size))[0]
 
     def add_constant(self, x: Tensor, width: int) -> Tensor:
-        """Plus a tensor without a gradient, in the wider format."""
+        """x plus a tensor without a gradient, in the wider format."""
         if x.width >= width:
             return self.shift(x)
         return self.kernel([x], (x.elements, width))[0]
 
     def shift(self, x: Tensor) -> Tensor:
-        """Plus a number."""
+        """x plus a number: nothing is kept, and the gradient passes on as it is."""
         return self.kernel([x], x.size, backward=_passed_on)[0]
 
     copy = shift  # a contiguous one, whose gradient is a view
 
     def scale(self, x: Tensor) -> Tensor:
-        """Times a number."""
+        """x times a number: nothing is kept."""
         return self.kernel([x], x.size)[0]
 
     def cast(self, x: Tensor, width: int) -> Tensor:
-        """To another dtype; the same tensor where it has it already."""
+        """x in another dtype; the same tensor where it has it already."""
         return x if x.width == width else self.kernel([x], (x.elements, width))[0]
 
     def dropout(self, x: Tensor, mask_bytes: int, name: str = "dropout mask") -> Tensor:
-        """One kernel, which keeps its mask; nothing where that has no bytes."""
+        """Dropout in one kernel, which keeps its mask; x itself where a mask has no bytes."""
         if not mask_bytes:
             return x
         sizes = x.size, (x.elements, mask_bytes)
@@ -166,6 +163,7 @@ class Operators:
         return self.kernel([x, y], out, saves=[x, y], names=names)[0]
 
     def embedding(self, numbers: Tensor, table: Tensor, elements: Counts) -> Tensor:
+        """Rows of a table by their numbers, which are kept."""
         return self.kernel([table], (elements, table.width), saves=[numbers])[0]
 
     def weight(self, parameter: Tensor, width: int) -> Tensor:
@@ -239,7 +237,7 @@ class Operators:
         return views
 
     def join(self, out: Size, *parts: Tensor) -> Tensor:
-        """Side by side in a new tensor; each part's gradient is a view of the whole's."""
+        """Parts side by side in a new tensor; each part's gradient is a view of the whole's."""
         sizes = [part.size for part in parts]
 
         def backward(grads: list[Tensor], _: list[Tensor]) -> list[Tensor | None]:
@@ -255,7 +253,7 @@ class Operators:
         return self.add(plain, self.scale(turned))
 
     def _turn(self, x: Tensor) -> Tensor:
-        """Half a head counts as half the bytes of as many elements, which keeps those whole."""
+        """One turned half of a head, counted as half the bytes of as many elements."""
         half = x.width // 2
         negated = self.scale(self.view(x, width=half))
         return self.join(x.size, negated, self.view(x, width=half))
@@ -295,6 +293,9 @@ class Operators:
         return self._batched(inputs, (elements, width), names)
 
     def _batched(self, inputs: list[Tensor], out: Size, names: Sequence[str]) -> Tensor:
+        """A batched matrix product: it keeps both operands, and makes the gradient of the second
+        first.
+        """
         backward = self.each(inputs, order=[1, 0])
         return self.kernel(inputs, out, saves=inputs, names=names, backward=backward)[0]
 
@@ -306,19 +307,21 @@ class Operators:
         return ahead
 
     def mask(self, x: Tensor, which: Tensor) -> Tensor:
-        """Some elements set by a mask that is kept: ``masked_fill``, or times whether."""
+        """x with some elements set by a mask that is kept: ``masked_fill``, or a product with zeros
+        and ones.
+        """
         return self.kernel([x], x.size, saves=[which])[0]
 
     def softmax(self, x: Tensor, name: str) -> Tensor:
-        """Also log-softmax: keeps its output, ``name`` to the model."""
+        """Softmax, log-softmax or tanh: it keeps its output, which is ``name`` to the model."""
         return self.kernel([x], x.size, saves_outputs=[0], names=[name])[0]
 
     # ---------------------------------------------------------------- norms
 
     def norm(self, x: Tensor, learned: Sequence[Tensor], rows: Counts, width: int) -> Tensor:
-        """One kernel, which keeps its input and of each row 1/deviation, with a bias the mean too.
+        """LayerNorm or RMSNorm in one kernel.
 
-        ``learned``: the weight and perhaps a bias; ``width``: of each such number of a row.
+        It keeps its input and, of each row, 1/deviation; with a bias the mean too.
         """
         return self.kernel(
             [x, *learned],
@@ -332,7 +335,7 @@ class Operators:
 
     @call
     def rms_norm_written_out(self, x: Tensor, weight: Tensor, rows: Counts) -> Tensor:
-        """Every step of it is an operator."""
+        """RMSNorm as its usual lines, of which every step is an operator."""
         local = self.tape.local
         wide = local(self.cast(x, FP32))
         self.tape.named("norm input", wide)
@@ -341,6 +344,7 @@ class Operators:
         return self.times(scaled, weight, left=True, names=["", "normalised"])
 
     def _mean_of_squares(self, wide: Tensor, rows: Counts) -> Tensor:
+        """The mean of each row's squares, in fp32."""
         mean = self.kernel([self.power(wide)], (rows, FP32))[0]
         shifted = self.tape.new(rows, FP32, mean)  # the + eps
         shifted.node = mean.node
@@ -348,6 +352,7 @@ class Operators:
 
     @call
     def _inverse_root(self, x: Tensor) -> Tensor:
+        """The inverse root of each row's mean square and a small number."""
         names = ["norm statistics"]
         backward = self._in_steps(x.size)
         return self.kernel([x], x.size, saves_outputs=[0], names=names, backward=backward)[0]

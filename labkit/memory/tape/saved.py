@@ -22,7 +22,7 @@ import numpy as np
 from labkit.memory.tape.forms import Kept, kept, multiplicities
 from labkit.memory.tape.mode import Mode
 from labkit.memory.tape.moments import by_samples
-from labkit.memory.tape.shadow import Program
+from labkit.memory.tape.network import Program
 from labkit.memory.tape.sizes import Numbers, Shape, is_array, shape_of, units
 from labkit.memory.tape.tape import UNITS
 
@@ -59,6 +59,7 @@ class Term:
 
     @property
     def row(self) -> str:
+        """The row of a comparison that the term belongs to."""
         return self.component.partition(".")[0]
 
 
@@ -95,7 +96,10 @@ def stack_terms(shape: Shape, mode: Mode, **sizes: Any) -> tuple[Term, ...]:
 
 
 def end_terms(shape: Shape, mode: Mode, **sizes: Any) -> tuple[Term, ...]:
-    """What is kept before the first layer and after the last: positions, final norm, head, loss."""
+    """What is kept before the first layer and after the last: positions, final norm, head, loss.
+
+    ``sizes`` are fields of :class:`~labkit.memory.tape.sizes.Numbers`.
+    """
     whole = replace(mode, recompute="none")
     return _terms(shape, whole, sizes, lambda part: part.experts is None, of_one=True)
 
@@ -108,7 +112,7 @@ def total_bytes(terms: tuple[Term, ...]) -> Any:
 def _terms(
     shape: Shape, mode: Mode, sizes: dict[str, Any], wanted: Wanted, *, of_one: bool = False
 ) -> tuple[Term, ...]:
-    """The wanted terms; ``of_one`` layer, or of as many as there are."""
+    """The wanted terms of one layer (``of_one``), or of as many layers as there are."""
     shape = shape_of(shape)
     numbers = Numbers(**sizes)
 
@@ -123,6 +127,7 @@ def _terms(
 def _by_component(
     shape: Shape, numbers: Numbers, wanted: Wanted, of_one: bool, program: Program
 ) -> dict[str, Term]:
+    """The wanted terms of one program by component, those of one name added up."""
     times = multiplicities(shape, numbers, program)
     value = units(shape, numbers, program.mode)
     terms: dict[str, Term] = {}
@@ -144,4 +149,5 @@ def _by_component(
 
 
 def _product(width: int, unit: str) -> str:
+    """A factor of a formula, such as ``4·b·s·h``."""
     return str(width) if unit == "1" else unit if width == 1 else f"{width}·{unit}"

@@ -9,35 +9,29 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from labkit.memory.tape.mode import FP32, INT64
+from labkit.memory.tape.network import Network
 from labkit.memory.tape.operators import Linear
+from labkit.memory.tape.step import Stretch
 from labkit.memory.tape.tape import INDEX, ONE, Tensor, call, unit
 
-if TYPE_CHECKING:
-    from labkit.memory.tape.shadow import Shadow
-
 INPUT = "projection input"
-FIRST = "first"
-MIDDLE = "middle"
-LAST_FULL = "last full"
-LAST = "last"
 
 
 class Place(NamedTuple):
-    """Where in the stack of layers: the group's name (of the middle, no points are recorded), how
-    often this layer stands for itself, and whether it has experts."""
+    """Where a layer stands in the stack, how often it stands for itself, whether it has experts."""
 
-    group: str
+    stretch: Stretch
     multiplicity: int = ONE
     experts: bool = False
 
 
 class Block:
-    """Norm, attention, norm, MLP or experts; a parameter is made where it is first used."""
+    """A layer: norm, attention, norm, MLP or experts. Parameters are made where first used."""
 
-    def __init__(self, net: Shadow, place: Place) -> None:
+    def __init__(self, net: Network, place: Place) -> None:
         self.net = net
         self.tape = net.tape
         self.ops = net.ops
@@ -45,13 +39,15 @@ class Block:
         self.parameters: dict[str, Tensor] = {}
 
     def parameter(self, name: str, *units: str) -> Tensor:
-        """Of as many elements as these units together."""
+        """The parameter of that name, with as many elements as these units have together."""
         if name not in self.parameters:
             self.parameters[name] = self.net.parameter(*units)
         return self.parameters[name]
 
     def linear(self, name: str, inner: str, width: str, *, bias: bool) -> Linear:
-        """From one width to another; the stream's has the tokens of all ranks."""
+        """A linear layer from one width to another; into the stream it gives the tokens of all
+        ranks.
+        """
         product = f"{inner}·{width}" if f"{inner}·{width}" in INDEX else f"{width}·{inner}"
         outputs = self.net.all_tokens if width == "h" else unit(f"b·s·{width}")
         weight = self.parameter(name, product)
@@ -59,6 +55,7 @@ class Block:
 
     @call
     def forward(self, x: Tensor) -> Tensor:
+        """The layer's output: the stream, attention's part and the MLP's."""
         latent = self.net.program.latent
         llama = self.net.llama
         x = self.add_to(x, "attention", self.latent_attention if latent else self.attention)
@@ -67,7 +64,7 @@ class Block:
 
     @call
     def add_to(self, x: Tensor, part: str, module: Callable[[Tensor], Tensor]) -> Tensor:
-        """The stream and what a module makes of it, normalised."""
+        """The stream plus what a module makes of it, normalised."""
         net = self.net
         ops = self.ops
         names = [f"{part} norm", f"{part} norm, bias"]
@@ -82,7 +79,7 @@ class Block:
 
     @call
     def attention(self, x: Tensor) -> Tensor:
-        """Queries, keys and values from one matrix or three."""
+        """Attention with queries, keys and values from one matrix or three."""
         net = self.net
         ops = self.ops
         local = self.tape.local
@@ -109,10 +106,11 @@ class Block:
         return net.scattered(ops.linear(out, layer, "output"))
 
     def turned_back(self, x: Tensor) -> Tensor:
-        """By heads; under attention written out the gradient comes back in another order."""
+        """x by heads; under attention written out its gradient comes back in another order."""
         return self.ops.view(x) if self.net.mode.attention == "eager" else x
 
     def by_heads(self, x: Tensor, name: str) -> Tensor:
+        """Queries or keys by heads, normalised and turned where the model does so."""
         net = self.net
         program = self.net.program
         if program.qk_norm:
@@ -126,7 +124,7 @@ class Block:
 
     @call
     def latent_attention(self, x: Tensor) -> Tensor:
-        """Queries, keys and values from normalised latents."""
+        """Attention with queries, keys and values from normalised latents."""
         net = self.net
         local = self.tape.local
         q = local(self.queries(x))
@@ -137,6 +135,7 @@ class Block:
 
     @call
     def queries(self, x: Tensor) -> Tensor:
+        """Queries of latent attention, from a latent or the stream, one part of each turned."""
         net = self.net
         ops = self.ops
         width = "h"
@@ -155,6 +154,7 @@ class Block:
 
     @call
     def keys_and_values(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Keys and values of latent attention; all heads share the key's turned part."""
         net = self.net
         ops = self.ops
         local = self.tape.local
@@ -173,7 +173,7 @@ class Block:
 
     @call
     def mlp(self, x: Tensor) -> Tensor:
-        """Up, GELU, down."""
+        """An MLP: up, GELU, down."""
         net = self.net
         ops = self.ops
         linear = partial(self.linear, bias=net.program.mlp_bias)
@@ -186,7 +186,9 @@ class Block:
 
     @call
     def gated_mlp(self, x: Tensor, letter: str = "f") -> Tensor:
-        """SiLU of the gate times up, then down; ``letter`` is that of its width."""
+        """An MLP whose gate goes through SiLU and multiplies up, then down; ``letter`` names its
+        width.
+        """
         net = self.net
         ops = self.ops
         linear = partial(self.linear, bias=net.program.mlp_bias)
@@ -198,7 +200,7 @@ class Block:
 
     @call
     def experts(self, x: Tensor) -> Tensor:
-        """Router, routed experts and shared ones."""
+        """A router, the routed experts, and the shared ones where there are any."""
         ops = self.ops
         local = self.tape.local
         weights, _ = map(local, self.route(x))
@@ -219,6 +221,7 @@ class Block:
 
     @call
     def route(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """The chosen experts of each token and their weights."""
         ops = self.ops
         few = unit("b·s·n")
         router = self.linear("router", "h", "x", bias=False)
@@ -234,13 +237,14 @@ class Block:
         return ops.over_sum(weights, unit("b·s")), chosen
 
     def chosen(self, scores: Tensor) -> Tensor:
-        """Of the scores and their correction; no gradient comes back this way."""
+        """The experts chosen by scores and their correction; no gradient comes back this way."""
         few = unit("b·s·n")
         corrected = self.tape.new(scores.elements, FP32, scores)
         return self.tape.together((few, FP32), (few, INT64), beside=(corrected,))[1]
 
     @call
     def routed(self, rows: Tensor) -> Tensor:
+        """The routed experts' MLP on all their places, as batched products."""
         ops = self.ops
         inner = unit("r·g")
         gate, up, down = (self.parameter(name, "y·h·g") for name in ("gate", "up", "down"))

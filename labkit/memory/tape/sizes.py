@@ -82,6 +82,7 @@ def shape_of(model: Model | Shape, **changes: Any) -> Shape:
 
 
 def _require_known(shape: Shape) -> None:
+    """Refuse a shape of whose blocks the tape has no program."""
     if shape.layout:
         raise UsageError("layout must be empty: activations follow from sizes, not from tensors")
     pair = (shape.mlp, shape.norm)
@@ -128,7 +129,7 @@ def stack(shape: Shape) -> str:
 
 
 def is_array(value: Any) -> bool:
-    """Cheaper than ``np.ndim`` for plain numbers, of which an estimate has thousands."""
+    """Whether a value is an array; for the thousands of plain numbers quicker than ``np.ndim``."""
     return isinstance(value, np.ndarray) and value.ndim > 0
 
 
@@ -139,8 +140,11 @@ def units(shape: Shape, numbers: Numbers, mode: Mode) -> list[Any]:
 
 
 def _letters(shape: Shape, numbers: Numbers, mode: Mode) -> dict[str, Any]:
-    """What is per head, the MLP and the vocabulary are cut by tp; latents are not. Tokens are
-    spread evenly over experts; a rank's get those of all ``ep`` ranks that share them."""
+    """The value of each letter that units are products of.
+
+    What is per head, the MLP and the vocabulary are cut by tp; latents are not. Tokens are spread
+    evenly over experts; a rank's experts get those of all ``ep`` ranks that share them.
+    """
     s = numbers.seq
     tp = numbers.tp
     tokens = numbers.micro_batch * s
@@ -174,5 +178,5 @@ def _letters(shape: Shape, numbers: Numbers, mode: Mode) -> dict[str, Any]:
 
 
 def over(number: Any, parts: Any) -> Any:
-    """Whole parts; nothing is computed where there is one, which arrays notice."""
+    """``number`` divided among ``parts``; one part leaves it alone, which arrays are spared."""
     return number if isinstance(parts, int) and parts == 1 else number // parts

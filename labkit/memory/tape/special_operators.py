@@ -17,7 +17,7 @@ class SpecialOperators(Operators):
 
     @call
     def cross_entropy(self, logits: Tensor, targets: Tensor) -> Tensor:
-        """Mean over the rows."""
+        """The mean of the rows' cross-entropy, by log-softmax and a gather."""
         scores = self.softmax(logits, "log-softmax")
         number = (unit("1"), logits.width)
         return self.kernel(
@@ -31,7 +31,9 @@ class SpecialOperators(Operators):
 
     @call
     def loss_parallel(self, logits: Tensor, targets: Tensor) -> Tensor:
-        """torch's ``loss_parallel``: log-softmax in steps; the backward passes of both in one."""
+        """torch's ``loss_parallel``: log-softmax in steps, whose backward pass is one with the
+        loss's.
+        """
         local = self.tape.local
         new = self.tape.new
         size = logits.size
@@ -53,13 +55,17 @@ class SpecialOperators(Operators):
         return self.kernel([logits], number, saves=saves, names=names, backward=backward)[0]
 
     def vocab_parallel_loss(self, logits: Tensor, targets: Tensor, *, copy: bool) -> Tensor:
-        """In place on fp32 logits or a copy, which become their gradient: kept are they, and of
-        each row the target's place and whether it is this rank's."""
+        """Megatron-LM's loss, in place on fp32 logits or on a copy, which become their own
+        gradient.
+
+        It keeps them and, of each row, the target's place and whether that is this rank's.
+        """
         each = self._loss_of_rows(logits, targets.elements, copy=copy)
         return self.kernel([each], (unit("1"), FP32))[0]
 
     @call
     def _loss_of_rows(self, logits: Tensor, rows: Counts, *, copy: bool) -> Tensor:
+        """The loss of each row; see :meth:`vocab_parallel_loss`."""
         local = self.tape.local
         new = self.tape.new
         scores = local(new(*logits.size, logits)) if copy else logits
@@ -76,7 +82,9 @@ class SpecialOperators(Operators):
         return self.kernel([logits], out, saves=saves, names=names, backward=backward)[0]
 
     def fused_loss(self, x: Tensor, weight: Tensor) -> Tensor:
-        """Head, loss and both gradients, a part of the rows at a time: keeps the gradients."""
+        """Head, loss and both gradients in one, a part of the rows at a time; it keeps the
+        gradients.
+        """
         new = self.tape.new
         narrow = BF16 if self.tape.casts is not None else x.width
         to_x = new(*x.size)
@@ -98,7 +106,7 @@ class SpecialOperators(Operators):
     # ---------------------------------------------------------------- experts
 
     def _scattered(self, x: Tensor) -> Backward:
-        """Gradients of picked elements are put back among zeros."""
+        """A backward pass that puts gradients of picked elements back among zeros."""
 
         def backward(_: list[Tensor], saved: list[Tensor]) -> list[Tensor | None]:
             zeros = self.tape.new(*size, *saved)

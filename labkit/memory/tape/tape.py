@@ -50,6 +50,7 @@ from labkit.memory.tape.graph import (
     Storage,
     Tensor,
 )
+from labkit.memory.tape.step import Moment
 
 UNITS = (
     "1",
@@ -137,6 +138,7 @@ def count(**units: int) -> Counts:
 
 
 def unit(name: str) -> Counts:
+    """One of a unit, as :func:`count` gives it."""
     return count(**{name: 1})
 
 
@@ -161,13 +163,13 @@ class Tape:
     """The log of one step: allocations, last uses, and what nodes saved."""
 
     def __init__(self) -> None:
-        self.labels: list[str | None] = []  # of each allocation; None: no point is recorded
+        self.labels: list[Moment | None] = []  # of each allocation; None: no point is recorded
         self.changes: list[tuple[int, tuple[int, int], Counts]] = []  # time, heading, bytes
         self.storages: list[Storage] = []
         self.locals: list[Tensor] = []
         self.held: list[Tensor] = []
         self.saved: dict[Storage, tuple[Any, int]] = {}  # layer, multiplicity
-        self.label: str | None = "embedding"
+        self.label: Moment | None = Moment.EMBEDDING
         self.part = "embedding"
         self.layer: Any = None  # the layer at work
         self.multiplicity = ONE
@@ -204,18 +206,18 @@ class Tape:
         return tensors
 
     def need(self, *tensors: Tensor | None) -> None:
-        """These are still there at the latest allocation."""
+        """Note that these tensors are still there at the latest allocation."""
         for tensor in tensors:
             if tensor is not None and tensor.storage is not None:
                 tensor.storage.last_use = self.now
 
     def local(self, tensor: Tensor) -> Tensor:
-        """A local variable of the running :func:`call`: needed until it returns."""
+        """Note a local variable of the running :func:`call`: it is needed until that returns."""
         self.locals.append(tensor)
         return tensor
 
     def done(self, saved: list[Tensor]) -> None:
-        """The formula needs its operands no longer."""
+        """Note that a formula needs its operands no longer."""
         self.need(*saved)
         saved.clear()
 
@@ -241,7 +243,7 @@ class Tape:
             if name and tensor.storage is not None and not tensor.storage.name:
                 tensor.storage.name = f"{self.part}.{name}" if self.part else name
 
-    def points(self) -> list[tuple[str, NDArray[np.int64]]]:
+    def points(self) -> list[tuple[Moment, NDArray[np.int64]]]:
         """Each labelled allocation with the bytes that live then, by category and multiplicity."""
         at: list[list[tuple[tuple[int, int], Counts]]] = [[] for _ in range(len(self.labels) + 1)]
         for time, heading, amount in self.changes:
@@ -294,6 +296,7 @@ class Tape:
                 self._log_saved(tensor)
 
     def _log_saved(self, tensor: Tensor) -> None:
+        """Note who saved a storage first: which layer, and how often that layer is there."""
         if tensor.storage is not None:
             self.saved.setdefault(tensor.storage, (self.layer, self.multiplicity))
 
@@ -308,6 +311,7 @@ class Tape:
         return checkpoint.recomputed.pop(saved.place)
 
     def _rerun(self, checkpoint: Checkpoint) -> None:
+        """Run a checkpoint again, keeping this time what its nodes want."""
         casts = self.casts
         category = self.category
         outer = (self.recording, self.recomputing)
@@ -345,8 +349,10 @@ class Tape:
     def checkpoint(
         self, function: Callable[..., Tensor], *inputs: Tensor, keeps: Keeps | None = None
     ) -> Tensor:
-        """Run ``function`` keeping its inputs, and of its operators' outputs what ``keeps`` says;
-        :meth:`_rerun` runs it again."""
+        """Run ``function`` as a checkpoint: its inputs are kept, and :meth:`_rerun` runs it again.
+
+        ``keeps`` says of its operators which outputs are kept as well.
+        """
         cast = self.casts is not None
 
         def rerun() -> None:
@@ -381,6 +387,9 @@ class Tape:
         waiting: dict[Node, int],
         ready: list[Node],
     ) -> None:
+        """Run a node's backward pass, pass its gradients on, and ready the nodes that now have all
+        of theirs.
+        """
         grads = [grad for grad in buffers.pop(node) if grad is not None]
         if node.hook is not None:
             node.hook(grads[0])

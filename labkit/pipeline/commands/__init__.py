@@ -100,12 +100,9 @@ def simulate(
     ] = None,
 ) -> Report:
     """Run a schedule: makespan, bubbles and their causes, activations in flight."""
-    import numpy as np
-
     costs = pipeline.Costs(**vars(work))
-    rng = np.random.default_rng(seed)
     schedule, formula = _unmeasured(order, stages, costs)
-    line = pipeline.simulate(schedule, costs, network=links.network, jitter=jitter, rng=rng)
+    line = pipeline.simulate(schedule, costs, network=links.network, jitter=jitter, rng=seed)
     devices = line.idle_frame().assign(
         all_reduce_s=0.0,  # the command has none; scripts may read the key
         peak_in_flight=line.schedule.peak_in_flight,

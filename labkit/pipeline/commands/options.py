@@ -16,6 +16,7 @@ from labkit import pipeline
 from labkit.errors import UsageError
 from labkit.kit.command import (
     argument,
+    as_options,
     assignments,
     byte_counts,
     numbers,
@@ -164,7 +165,8 @@ class Measured:
         """The profile, without its noise where that is asked for."""
         from labkit.pipeline.profiles.published import open_profile
 
-        source = open_profile(self.profile, self.blocking_power)
+        with as_options({"blocking_power_w": "--blocking-power"}):
+            source = open_profile(self.profile, self.blocking_power)
         return source._replace(profile=source.profile.smoothed()) if self.smooth else source
 
     def fitted(self, name: str, size: Size, **settings: Any) -> tuple[Schedule, EnergyProfile]:
@@ -173,7 +175,7 @@ class Measured:
         return pipeline.fitted(self.source.profile, name, size.count, **settings)
 
     def deadlines(self, fastest_s: float) -> list[float | None]:
-        """In seconds; ``[None]`` for the default."""
+        """The latest ends of the iteration in seconds; ``[None]`` for the default."""
         if self.deadlines_s and self.slowdowns:
             raise UsageError("give --deadline or --slowdown, not both: one follows from the other")
         if self.slowdowns:
@@ -181,7 +183,7 @@ class Measured:
         return self.deadlines_s or [None]
 
     def deadline_s(self, fastest_s: float) -> float | None:
-        """The only one."""
+        """The only deadline that was given; raises UsageError where there are more."""
         deadline_s, *more = self.deadlines(fastest_s)
         if more:
             raise UsageError("only one deadline here; `labkit pipeline choose` takes several")

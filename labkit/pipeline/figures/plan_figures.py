@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import plotly.graph_objects as go
 
 from labkit.kit.describe import checked
-from labkit.kit.draw import CYCLE, PALETTE, finish
+from labkit.kit.draw import CYCLE, PALETTE, Part, finish
 from labkit.pipeline.simulation.costs import amount
 from labkit.quantities import significant
 
@@ -35,82 +35,51 @@ def figure_frontier(
             columns plan, makespan_s, energy_j.
         lines: other frontiers by name: columns makespan_s, energy_j.
     """
-    colours = (PALETTE["paper"], PALETTE["baseline"], *CYCLE[4:])
-    data: list[dict[str, Any]] = [
-        {
-            "x": line["makespan_s"],
-            "y": line["energy_j"],
-            "mode": "lines",
-            "name": name,
-            "line": {"color": colour, "width": 2},
-        }
-        for (name, line), colour in zip((lines or {}).items(), colours, strict=False)
-    ]
-    data.append(
-        {
-            "x": front["makespan_s"],
-            "y": front["energy_j"],
-            "mode": "lines+markers",
-            "name": "optimal plans",
-            "line": {"color": PALETTE["ours"], "width": 2},
-            "marker": {"size": 5},
-        }
-    )
-    data.append(
-        {
-            "x": front["deadline_s"],
-            "y": front["bound_j"],
-            "mode": "lines",
-            "name": "lower bound",
-            "line": {"color": PALETTE["bound"], "width": 2, "dash": "dot"},
-        }
-    )
+    data = [*_frontiers(lines or {}), *_plans_and_bound(front)]
     axis = {}
     if plans is not None:
-        data.append(
-            {
-                "x": plans["makespan_s"],
-                "y": plans["energy_j"],
-                "mode": "markers+text",
-                "text": plans["plan"],
-                "textposition": "middle left",
-                "showlegend": False,
-                "marker": {"color": PALETTE["highlight"], "size": 11, "symbol": "diamond"},
-                "hovertemplate": "%{text}<br>%{x:.4g} s, %{y:.5g} J<extra></extra>",
-            }
-        )
+        data.append(_marks(plans))
         first = plans["makespan_s"].min()
         last = front["deadline_s"].max()
         axis = {"range": [first - 0.2 * (last - first), last + 0.05 * (last - first)]}
-    fig = go.Figure([{"type": "scatter"} | trace for trace in data], {"xaxis": axis})
+    fig = go.Figure(data, {"xaxis": axis})
     return finish(fig, title=title, x="iteration time (s)", y="energy of an iteration (J)")
 
 
-@checked
-def figure_valley(table: pd.DataFrame, *, title: str = "") -> go.Figure:
-    """A stage's energy by clock, from ``EnergyProfile.stage_table``: all, and above waiting."""
-    fig = go.Figure()
-    lines = {"energy_j": ("energy", "energy"), "above_waiting_j": ("above waiting", "bound")}
-    for column, (name, colour) in lines.items():
-        fig.add_scatter(
-            x=table["clock_mhz"],
-            y=table[column],
-            mode="lines+markers",
-            name=name,
-            line={"color": PALETTE[colour], "width": 2},
-            marker_size=6,
-        )
-        lowest = table.iloc[int(table[column].argmin())]
-        fig.add_annotation(
-            x=lowest["clock_mhz"],
-            y=lowest[column],
-            ay=-36,
-            ax=0,
-            arrowhead=2,
-            text=f"least at {lowest['clock_mhz']:.0f} MHz",
-        )
-    fig.update_yaxes(rangemode="tozero")
-    return finish(fig, title=title, x="SM clock (MHz)", y="energy (J)")
+def _frontiers(lines: Mapping[str, pd.DataFrame]) -> Iterator[Part]:
+    """Other frontiers, a line each."""
+    colours = (PALETTE["paper"], PALETTE["baseline"], *CYCLE[4:])
+    for (name, table), colour in zip(lines.items(), colours, strict=False):
+        line = {"color": colour, "width": 2}
+        yield _line(table["makespan_s"], table["energy_j"], name, line)
+
+
+def _plans_and_bound(front: pd.DataFrame) -> Iterator[Part]:
+    """A frontier's plans, each marked on its line, and the bound below them, dotted."""
+    solid = {"color": PALETTE["ours"], "width": 2}
+    marks = {"mode": "lines+markers", "marker": {"size": 5}}
+    yield _line(front["makespan_s"], front["energy_j"], "optimal plans", solid) | marks
+    dotted = {"color": PALETTE["bound"], "width": 2, "dash": "dot"}
+    yield _line(front["deadline_s"], front["bound_j"], "lower bound", dotted)
+
+
+def _line(x: Any, y: Any, name: str, line: Part) -> Part:
+    return {"type": "scatter", "x": x, "y": y, "mode": "lines", "name": name, "line": line}
+
+
+def _marks(plans: pd.DataFrame) -> Part:
+    """Single plans, each with its name."""
+    return {
+        "type": "scatter",
+        "x": plans["makespan_s"],
+        "y": plans["energy_j"],
+        "mode": "markers+text",
+        "text": plans["plan"],
+        "textposition": "middle left",
+        "showlegend": False,
+        "marker": {"color": PALETTE["highlight"], "size": 11, "symbol": "diamond"},
+        "hovertemplate": "%{text}<br>%{x:.4g} s, %{y:.5g} J<extra></extra>",
+    }
 
 
 @checked

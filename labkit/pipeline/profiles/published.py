@@ -3,21 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from labkit.errors import UsageError, not_among
 from labkit.pipeline.profiles.profile import EnergyProfile
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 # Profiles of the Perseus artifact by device: how its files call it, and its blocking power (W).
 # Source: the artifact's own planner settings, as the notes in data/datasets.yaml give them.
 PUBLISHED = {"a100": ("a100_sxm", 83.64), "a40": ("a40", 70.38)}
 DATASET = "perseus-sosp24"
-PROFILES, FRONTIERS = (
-    f"sosp24_data/emulation/{folder}/" for folder in ("stage_profile", "iteration_time_energy")
-)
+PROFILES = "sosp24_data/emulation/stage_profile/"
 
 
 class NamedProfile(NamedTuple):
@@ -29,7 +24,7 @@ class NamedProfile(NamedTuple):
 
     @property
     def data(self) -> dict[str, Any]:
-        """What it is, for JSON."""
+        """What a report's JSON says of the profile."""
         return {
             "origin": self.origin,
             "is_standin": bool(self.standin_reason),
@@ -54,7 +49,12 @@ def short_names() -> dict[str, tuple[str, float]]:
 
 
 def open_profile(text: str, blocking_power_w: float | None = None) -> NamedProfile:
-    """The profile that ``text`` names; ``blocking_power_w``: None where it is known.
+    """The profile that ``text`` names.
+
+    Args:
+        text: a CSV file, a short name such as ``a100/bloom``, or a data set's file.
+        blocking_power_w: what a GPU draws while it waits for another stage; None where it is known
+            (published profiles).
 
     Raises:
         UsageError: there is no such profile, or its blocking power is not known.
@@ -68,34 +68,13 @@ def open_profile(text: str, blocking_power_w: float | None = None) -> NamedProfi
     power_w = known_w if blocking_power_w is None else blocking_power_w
     if power_w is None:
         raise UsageError(
-            f"--blocking-power is needed for {text}: what a GPU draws while it waits, in watts"
+            f"blocking_power_w is needed for {text}: what a GPU draws while it waits, in watts"
         )
     return NamedProfile(EnergyProfile.from_csv(path, blocking_power_w=power_w), text, reason)
 
 
-def open_frontier(name: str, num_microbatches: int) -> pd.DataFrame:
-    """The frontier that Perseus's authors published for a profile's short name, fastest plan first.
-
-    Of 1F1B on 8 stages: makespan_s and energy_j, as planned; no rows where it was not published or
-    is not here.
-    """
-    import pandas as pd
-
-    from labkit import datasets
-    from labkit.datasets.registry import load_registry
-
-    device, _, model = name.partition("/")
-    folder = PUBLISHED.get(device, ("", 0))[0]
-    path = f"{FRONTIERS}{folder}/{model}_bf16_mb{num_microbatches}.csv"
-    known = {file.path for file in load_registry().dataset(DATASET).files}
-    if path not in known or not datasets.available(f"{DATASET}/{path}"):
-        return pd.DataFrame({"makespan_s": [], "energy_j": []})
-    table = pd.read_csv(datasets.open(f"{DATASET}/{path}")).sort_values("time", ignore_index=True)
-    return table.set_axis(["makespan_s", "energy_j"], axis=1)
-
-
 def _data_file(text: str) -> tuple[Path, str, float | None]:
-    """A data set's file: where it is, why it is a stand-in, its blocking power."""
+    """A data set's file: where it is, why it is a stand-in, and its blocking power."""
     from labkit import datasets
     from labkit.datasets.registry import load_registry
 
@@ -104,7 +83,7 @@ def _data_file(text: str) -> tuple[Path, str, float | None]:
     if text not in known:
         if text.partition("/")[0] not in load_registry().datasets:
             if text.endswith(".csv") or Path(text).is_absolute():
-                raise UsageError(f"--profile {text}: there is no such file")
+                raise UsageError(f"profile {text}: there is no such file")
             raise not_among("profile", text, known)
         power_w = next((w for name, w in PUBLISHED.values() if f"+{name}_" in text), None)
     source = datasets.source(reference)

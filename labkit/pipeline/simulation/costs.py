@@ -8,6 +8,7 @@ import numpy as np
 
 from labkit.errors import BadValue, UsageError
 from labkit.kit.describe import NonNegative, Positive, description
+from labkit.kit.randomness import Rng
 from labkit.pipeline.scheduling.graph import Lag
 from labkit.pipeline.scheduling.schedule import Schedule
 from labkit.quantities import format_bytes, significant
@@ -126,7 +127,7 @@ def boundaries(schedule: Schedule) -> np.ndarray:
     return np.where(crosses, np.minimum(stage[needs], schedule.stage), -1)
 
 
-def jitter_factors(jitter: float, count: int, rng: np.random.Generator | None) -> np.ndarray:
+def jitter_factors(jitter: float, count: int, rng: Rng | None) -> np.ndarray:
     """Factors of mean 1 whose logarithm has standard deviation ``jitter``, shape (count,).
 
     Raises:
@@ -135,8 +136,8 @@ def jitter_factors(jitter: float, count: int, rng: np.random.Generator | None) -
     if not jitter:
         return np.ones(count)
     if rng is None:
-        raise UsageError("jitter needs rng, such as numpy.random.default_rng(0)")
-    return np.exp(rng.normal(-(jitter**2) / 2, jitter, count))
+        raise UsageError("jitter needs rng: a seed, such as 0, or numpy.random.default_rng(0)")
+    return np.exp(np.random.default_rng(rng).normal(-(jitter**2) / 2, jitter, count))
 
 
 def spread(name: str, value: PerStage, count: int, things: str) -> np.ndarray:

@@ -12,6 +12,7 @@ import numpy as np
 
 from labkit.errors import UsageError
 from labkit.kit.describe import NonNegative, checked
+from labkit.kit.randomness import Rng
 from labkit.pipeline.scheduling.graph import Lag, critical_path, longest_from, longest_to
 from labkit.pipeline.scheduling.schedule import BACKWARD, FORWARD, INPUT, KINDS, Schedule
 from labkit.pipeline.simulation.costs import Costs, Network, boundaries, jitter_factors, lags
@@ -259,7 +260,7 @@ def simulate(
     *,
     network: Network | None = None,
     jitter: NonNegative = 0.0,
-    rng: np.random.Generator | None = None,
+    rng: Rng | None = None,
 ) -> Timeline:
     """Run the schedule: each instruction starts when its device and its input are ready.
 
@@ -268,6 +269,8 @@ def simulate(
             the order of ``schedule.frame()``.
         jitter: standard deviation of the logarithm of each instruction's duration, mean kept;
             needs ``rng``.
+        network: links between devices; None where messages take no time.
+        rng: a seed, or a generator, of the jitter.
 
     Time: linear in the number of instructions.
 

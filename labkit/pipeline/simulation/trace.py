@@ -5,32 +5,43 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
 from labkit.files import write_atomically
-from labkit.pipeline.scheduling.schedule import FORWARD
+from labkit.pipeline.scheduling.schedule import FORWARD, Schedule
 from labkit.pipeline.simulation.costs import boundaries
 
 if TYPE_CHECKING:
     import pandas as pd
-
-    from labkit.pipeline.simulation.timeline import Timeline
 
 _NS_DIGITS = 3  # of a microsecond: trace viewers count in nanoseconds
 
 Event = dict[str, Any]
 
 
+class Timed(Protocol):
+    """What a trace reads of a timeline (:class:`labkit.pipeline.Timeline`)."""
+
+    @property
+    def schedule(self) -> Schedule: ...
+    @property
+    def start_s(self) -> np.ndarray: ...
+    @property
+    def end_s(self) -> np.ndarray: ...
+    def memory_frame(self) -> pd.DataFrame: ...
+
+
 def save_events(path: Path | str, name: str, events: list[Event]) -> Path:
+    """Write events as one JSON file, whole or not at all; ``name`` is what the viewer shows."""
     content = {"displayTimeUnit": "ms", "otherData": {"name": name}, "traceEvents": events}
     write_atomically(Path(path), json.dumps(content, separators=(",", ":"), allow_nan=False))
     return Path(path)
 
 
 def trace_events(
-    line: Timeline, table: pd.DataFrame, *, waiting_power_w: float | None = None
+    line: Timed, table: pd.DataFrame, *, waiting_power_w: float | None = None
 ) -> list[Event]:
     """A timeline as events: names first, then all others in order of time, in microseconds.
 
@@ -38,6 +49,7 @@ def trace_events(
     power below. Arrows run from an instruction to the one on another device that waits for it.
 
     Args:
+        line: the timeline.
         table: its ``frame()``, or that of its plan.
         waiting_power_w: what a device draws while it waits, for the counter of its power; the
             table then has ``power_w``.
@@ -86,7 +98,7 @@ def _slices(table: pd.DataFrame) -> Iterator[Event]:
         yield _event("X", device, ts, f"{kind} {microbatch}", dur=took, cat=kind, args=args)
 
 
-def _arrows(line: Timeline) -> Iterator[Event]:
+def _arrows(line: Timed) -> Iterator[Event]:
     """A start and a finish for each message between devices; arrows leave a slice at its end."""
     schedule = line.schedule
     start = _us(line.start_s)
@@ -100,7 +112,7 @@ def _arrows(line: Timeline) -> Iterator[Event]:
         yield _event("f", schedule.device[receiver], float(start[receiver]), name, bp="e", **both)
 
 
-def _memory_counters(line: Timeline) -> Iterator[Event]:
+def _memory_counters(line: Timed) -> Iterator[Event]:
     memory = line.memory_frame()
     rows = zip(memory["device"], _us(memory["time_s"]).tolist(), memory.iloc[:, 2], strict=True)
     for device, ts, value in rows:

@@ -10,7 +10,15 @@ from typing import Annotated
 import pandas as pd
 
 from labkit import tuning
-from labkit.kit.command import Output, argument, numbers, option, whole_numbers, words
+from labkit.kit.command import (
+    Output,
+    argument,
+    as_options,
+    numbers,
+    option,
+    whole_numbers,
+    words,
+)
 from labkit.kit.report import Report, Sheet, records
 from labkit.quantities import joules, percent
 from labkit.tuning.commands import options
@@ -25,7 +33,7 @@ STATE = Path("labkit-live.json")
 
 
 def say(text: str) -> None:
-    """Progress goes to standard error: it is not part of the result."""
+    """Write progress to standard error, since it is no part of the result."""
     print(text, file=sys.stderr, flush=True)
 
 
@@ -71,16 +79,17 @@ def record(
     given = asdict(grid) | {"device": device}
     texts = [f"--{name.replace('_', '-')} {value}" for name, value in given.items()]
     meter = recording.find_meter(device)
-    cells = recording.record(
-        grid.grid(),
-        folder,
-        device=device,
-        meter=meter,
-        resume=resume,
-        overwrite=overwrite,
-        command=" ".join(["labkit tuning record", folder.name, *texts]),
-        tell=say,
-    )
+    with as_options({"overwrite=True": "--overwrite", "resume=True": "--resume"}):
+        cells = recording.record(
+            grid.grid(),
+            folder,
+            device=device,
+            meter=meter,
+            resume=resume,
+            overwrite=overwrite,
+            command=" ".join(["labkit tuning record", folder.name, *texts]),
+            tell=say,
+        )
     trace = tuning.load(str(folder))
     tables = {name: tuning.outcomes(trace.job(name)) for name in trace.names}
     sizes = [table.drop_duplicates("batch_size").assign(workload=n) for n, table in tables.items()]

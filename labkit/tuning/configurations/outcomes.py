@@ -5,16 +5,14 @@ Everything here is an expectation over the recorded runs; nothing is random and 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Annotated, Any
+from typing import Any
 
 import numpy as np
 import pandas as pd
-from annotated_types import Ge
 from numpy.typing import NDArray
 
 from labkit.errors import UsageError
-from labkit.kit.describe import AnyNumber, NonNegative, Share, checked
+from labkit.kit.describe import NonNegative, Share, checked
 from labkit.tuning.configurations.power_limits import Selector, cost_j, select_limits
 from labkit.tuning.traces.job import Job
 
@@ -128,107 +126,6 @@ def default_choice(job: Job, *, eta: Share = 0.5) -> pd.Series:
     """The row of the paper's baseline: b0 at the highest limit it was profiled at."""
     table = outcomes(job, eta=eta)
     return table[table["is_default"]].astype(object).iloc[0]
-
-
-@checked
-def batch_curves(jobs: Iterable[Job], *, eta: Share = 0.5) -> pd.DataFrame:
-    """Each batch size at its best power limit: what is left to choose once the limit is.
-
-    Columns: workload, relative_batch_size (b/b0), cost_j, relative_cost (to the cheapest).
-    """
-    tables = []
-    for job in jobs:
-        _, epochs = convergence(job)
-        limits = best_power_limits(job, eta)
-        cost = epochs * epoch_cost_j(job, eta)[np.arange(len(limits)), limits]
-        columns = {
-            "workload": job.title,
-            "relative_batch_size": np.array(job.batch_sizes) / job.default_batch_size,
-            "cost_j": cost,
-            "relative_cost": cost / cost.min(),
-        }
-        tables.append(pd.DataFrame(columns))
-    return pd.concat(tables or [pd.DataFrame()], ignore_index=True)
-
-
-@checked
-def reach_shares(jobs: Iterable[Job]) -> pd.DataFrame:
-    """Share of recorded runs that reach each job's target in time: batch sizes × targets."""
-    shares = {
-        f"{job.target_metric:g}": pd.Series(convergence(job)[0], index=job.batch_sizes)
-        for job in jobs
-    }
-    return pd.DataFrame(shares).rename_axis(index="batch_size")
-
-
-@checked
-def eta_sweep(job: Job, etas: Iterable[Share]) -> pd.DataFrame:
-    """The optimum for each η: eta, batch_size, power_limit_w, time_…_s, energy_…_j."""
-    columns = ["eta", "batch_size", "power_limit_w", "time_to_accuracy_s", "energy_to_accuracy_j"]
-    return pd.DataFrame([{**optimum(job, eta=eta), "eta": eta} for eta in etas], columns=columns)
-
-
-@checked
-def potential(
-    jobs: Iterable[Job], *, max_slowdown: Annotated[AnyNumber, Ge(0)] = np.inf
-) -> pd.DataFrame:
-    """Energy that could be saved in hindsight against (b0, highest power), per workload.
-
-    One row a job with the saved fractions when only the power limit, only the batch size, or
-    both may be chosen, and the pair that saves most; the one that is not chosen stays as in the
-    default. With ``max_slowdown`` only configurations count that take at most 1 + max_slowdown
-    times the default's time (0: no slower than it).
-
-    Source: Zeus §2.2, Fig. 1.
-    """
-    rows = []
-    for job in jobs:
-        table = outcomes(job)
-        base = table[table["is_default"]].iloc[0]
-        slowest_s = (1 + max_slowdown) * base["time_to_accuracy_s"]
-        allowed = table[table["time_to_accuracy_s"] <= slowest_s]
-        saved = 1 - allowed["energy_to_accuracy_j"] / base["energy_to_accuracy_j"]
-        best = allowed.iloc[int(saved.argmax())]
-        same_size, same_limit = (allowed[n] == base[n] for n in ("batch_size", "power_limit_w"))
-        rows.append(
-            {
-                "workload": job.title,
-                "power_only_fraction": saved[same_size].max(),
-                "batch_only_fraction": saved[same_limit].max(),
-                "both_fraction": saved.max(),
-                "batch_size": int(best["batch_size"]),
-                "power_limit_w": float(best["power_limit_w"]),
-            }
-        )
-    return pd.DataFrame(rows)
-
-
-@checked
-def hindsight(jobs: Iterable[Job]) -> pd.DataFrame:
-    """The configuration of least energy against the default, one row a job.
-
-    Columns: workload, default_batch_size, default_reach_probability, batch_size, relative_default
-    (the default over the best batch size), energy_saving_fraction. Savings are missing where the
-    default never reaches the target; the optimum too where nothing does.
-    """
-    rows = []
-    for job in jobs:
-        base = default_choice(job)
-        size = job.default_batch_size
-        reach = base.reach_probability
-        row = {
-            "workload": job.title,
-            "default_batch_size": size,
-            "default_reach_probability": reach,
-        }
-        if convergence(job)[0].any():
-            best = optimum(job, eta=1.0)
-            row |= {"batch_size": best.batch_size, "relative_default": size / best.batch_size}
-            if reach:
-                left = best.energy_to_accuracy_j / base.energy_to_accuracy_j
-                row["energy_saving_fraction"] = 1 - left
-        rows.append(row)
-    return pd.DataFrame(rows)
 
 
 def undominated(time_s: NDArray[np.float64], energy_j: NDArray[np.float64]) -> NDArray[np.bool_]:

@@ -3,12 +3,7 @@
 import lazy_loader
 
 _HOMES = {
-    "configuration_figures": (
-        "figure_batch_curves", "figure_lines", "figure_map", "figure_pareto", "figure_potential",
-    ),
-    "policy_figures": (
-        "figure_regret", "figure_regret_bands", "figure_savings", "figure_search_path",
-    ),
-    "training_figures": ("figure_errors", "figure_losses", "figure_times"),
-}  # fmt: skip
+    "configuration_figures": ("figure_lines", "figure_map", "figure_pareto"),
+    "policy_figures": ("figure_regret", "figure_savings", "figure_search_path"),
+}
 __getattr__, __dir__, __all__ = lazy_loader.attach(__name__, submod_attrs=_HOMES)

@@ -87,7 +87,7 @@ def figure_pareto(
     """Time against energy to the target for every configuration, with the Pareto front.
 
     Both axes are relative to the default configuration and end at twice its values.
-    ``chosen`` (a row of :func:`eta_sweep`) is marked with a star and its name; ``power_lines_w``
+    ``chosen`` (a row of :func:`outcomes`) is marked with a star and its name; ``power_lines_w``
     draws lines of constant average power.
     """
     base = table[table["is_default"]].iloc[0]
@@ -149,33 +149,6 @@ def _cloud(table: pd.DataFrame) -> Part:
     }
 
 
-def figure_potential(table: pd.DataFrame, *, title: str = "") -> go.Figure:
-    """Energy left of the default when one knob or both are set in hindsight (:func:`potential`)."""
-    series = {
-        "power limit only": ("power_only_fraction", PALETTE["power"]),
-        "batch size only": ("batch_only_fraction", PALETTE["time"]),
-        "both": ("both_fraction", PALETTE["energy"]),
-    }
-    fig = go.Figure()
-    for name, (column, colour) in series.items():
-        left = 1 - table[column]
-        fig.add_bar(
-            x=wrapped(table["workload"]),
-            y=left,
-            name=name,
-            marker_color=colour,
-            text=[f"{v:.2f}" for v in left],
-            textposition="inside",
-            insidetextanchor="end",
-            textangle=0,
-            textfont={"size": 13, "color": "white"},
-        )
-    fig.add_hline(y=1, line={"dash": "dash", "color": PALETTE["baseline"], "width": 1.5})
-    fig.update_layout(barmode="group", bargap=0.25)
-    fig.update_yaxes(range=[0, 1.05])
-    return finish(fig, title=title, y="energy to accuracy (default = 1)", height=440)
-
-
 def figure_lines(
     table: pd.DataFrame,
     *,
@@ -222,21 +195,6 @@ def _named_ticks(names: list[str]) -> dict[str, Any]:
     places = list(range(len(names)))
     edges = [-0.5, len(names) - 0.5]
     return {"tickvals": places, "ticktext": names, "showgrid": False, "range": edges}
-
-
-def figure_batch_curves(curves: pd.DataFrame, *, title: str = "") -> go.Figure:
-    """Cost of each batch size at its best limit, relative to the least (:func:`batch_curves`)."""
-    return figure_lines(
-        curves,
-        x="relative_batch_size",
-        y="relative_cost",
-        by="workload",
-        x_title="batch size ÷ b0",
-        y_title="cost ÷ least cost",
-        title=title,
-        powers_of_two=True,
-        y_range=(0.8, 4),
-    )
 
 
 def _relative(table: pd.DataFrame, base: pd.Series) -> list[pd.Series]:

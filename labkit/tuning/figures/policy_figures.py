@@ -33,23 +33,18 @@ def figure_regret(curves: Mapping[str, NDArray[np.float64]], *, title: str = "")
     for name, curve in curves.items():
         mean = pd.DataFrame({"regret": curve.mean(axis=0) / 1e6})
         tables[name] = mean.assign(recurrence=mean.index + 1)
-    return _regret(tables, title, "cumulative regret (MJ of cost)")
+    return regret_lines(tables, title=title, y_title="cumulative regret (MJ of cost)")
 
 
-def figure_regret_bands(bands: pd.DataFrame, *, title: str = "") -> go.Figure:
-    """Mean cumulative regret with its 95 % interval over seeds, one band a policy.
+def regret_lines(
+    tables: Mapping[str, pd.DataFrame], *, title: str, y_title: str, **axis: Any
+) -> go.Figure:
+    """A line of ``regret`` over ``recurrence`` for each policy.
 
-    ``bands``: :func:`regret_bands` of one workload; regret is in runs of the optimum, so that 5
-    means that learning has cost what five runs at the best configuration cost. The scale is
-    logarithmic; less than a tenth of a run is drawn as a tenth.
+    Args:
+        tables: by policy; a band is drawn from columns regret_low and regret_high.
+        axis: further properties of the y axis.
     """
-    bands = bands.assign(**bands.filter(like="regret").clip(lower=0.1))
-    tables = {str(name): rows for name, rows in bands.groupby("policy", sort=False)}
-    ticks = [digit * 10.0**k for k in range(-1, 5) for digit in (1, 3)]
-    return _regret(tables, title, "regret (runs of the optimum)", type="log", tickvals=ticks)
-
-
-def _regret(tables: Mapping[str, pd.DataFrame], title: str, y_title: str, **axis: Any) -> go.Figure:
     fig = go.Figure(layout={"yaxis": axis})
     for index, (name, rows) in enumerate(tables.items()):
         colour = POLICY_COLOUR.get(name, CYCLE[index % len(CYCLE)])

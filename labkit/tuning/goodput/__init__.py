@@ -7,7 +7,7 @@
 Source: Pollux (OSDI'21), §3.
 """
 
-from labkit.tuning.goodput.model import GoodputModel, Optimum, fit, replay, speedups, surface
+from labkit.tuning.goodput.model import GoodputModel, Optimum, fit, speedups, surface
 from labkit.tuning.goodput.step_fit import cross_validate, measurements
 from labkit.tuning.goodput.step_times import StepTimes, SyncTier
 from labkit.tuning.goodput.tables import Tables, load
@@ -22,7 +22,6 @@ __all__ = [
     "fit",
     "load",
     "measurements",
-    "replay",
     "speedups",
     "surface",
 ]

@@ -9,8 +9,8 @@ Source: Pollux (OSDI'21), §3.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from typing import Annotated, Any
 
 import numpy as np
@@ -24,7 +24,6 @@ from labkit.tuning.goodput.large_batch import efficiency
 from labkit.tuning.goodput.step_fit import ComputeLaw, SyncLaw
 from labkit.tuning.goodput.step_fit import fit as fit_step_times
 from labkit.tuning.goodput.step_times import StepTimes, allocation_of
-from labkit.tuning.goodput.tables import Tables
 
 Allocations = Annotated[Sequence[tuple[Count, Count]], MinLen(1)]
 """Pairs of nodes and GPUs."""
@@ -229,37 +228,6 @@ def speedups(model: GoodputModel, allocations: Allocations, **limits: Any) -> pd
     place = table["num_nodes"], table["num_gpus"], table["atomic_bsz"], table["accum_steps"]
     table["throughput_speedup"] = model.step_times.throughput(*place) / base
     return table
-
-
-@checked
-def replay(
-    model: GoodputModel,
-    tables: Tables,
-    choices: Mapping[str, float | Callable[[GoodputModel], float]],
-    num_nodes: Count,
-    num_gpus: Count,
-) -> pd.DataFrame:
-    """A published run's time if the batch size of every epoch were chosen so.
-
-    A choice is a batch size, or a function from the model, at the epoch's noise scale, to one.
-    What an epoch of the run at the initial batch size achieved takes init · steps / goodput
-    seconds. Epochs whose noise scale is infinite are left out. Columns: choice, time_s,
-    last_batch_size.
-    """
-    run = tables.initial_run()
-    init = tables.init_batch_size
-    run = run.assign(worth=np.diff(run["progress"], prepend=0.0))
-    run = run[np.isfinite(run["noise_scale"])]
-    rows = []
-    for name, choice in choices.items():
-        time_s = 0.0
-        batch = float(init)
-        for noise_scale, worth in zip(run["noise_scale"], run["worth"], strict=True):
-            at = replace(model, init_batch_size=init, noise_scale=float(noise_scale))
-            batch = float(choice(at) if callable(choice) else choice)
-            time_s += worth * init / float(at.goodput(num_nodes, num_gpus, batch / num_gpus))
-        rows.append({"choice": name, "time_s": time_s, "last_batch_size": batch})
-    return pd.DataFrame(rows)
 
 
 def _integers(low: int, high: int, extra: Iterable[int]) -> NDArray[np.intp]:

@@ -33,10 +33,20 @@ WORSE_IN_A_ROW = 2
 
 @description(slots=True)
 class LiveJob:
-    """A recurring command and how it is to be tuned."""
+    """A recurring command and how it is to be tuned.
+
+    Attributes:
+        command: its words; ``{batch_size}`` in one of them stands for the batch size.
+        batch_sizes, default_batch_size: those to choose among, ascending, and where to begin.
+        eta: weight of energy against time, 1 to 0.
+        beta: a run is stopped once it costs so many times the cheapest that reached its target.
+        selector, max_slowdown: how a limit is chosen, as in ``select_limits``.
+        steps: training steps in a slice of the just-in-time profile; 0 where the command tells
+            none.
+        seed: of the policy's draws.
+    """
 
     command: tuple[str, ...]
-    """``{batch_size}`` in it stands for the batch size."""
     batch_sizes: Annotated[tuple[Count, ...], MinLen(1)] = (1,)
     default_batch_size: Count = 1
     eta: Share = 0.5
@@ -44,13 +54,14 @@ class LiveJob:
     selector: Selector = "cost"
     max_slowdown: NonNegative | None = None
     steps: Whole = 0
-    """Training steps in a slice of the just-in-time profile; 0: the command tells none."""
     seed: Whole = 0
 
     def __post_init__(self) -> None:
         power_limits.check_selector(self.selector, self.max_slowdown)
         if not self.command:
-            raise UsageError("no command to run: give it after --, as in -- python train.py")
+            raise UsageError(
+                "command must hold the words to run, such as python and train.py; got none"
+            )
         if list(self.batch_sizes) != sorted(set(self.batch_sizes)):
             raise BadValue(f"batch_sizes must ascend, got {self.batch_sizes}")
         if self.default_batch_size not in self.batch_sizes:
@@ -60,8 +71,8 @@ class LiveJob:
             )
         if len(self.batch_sizes) > 1 and not any(PLACE in word for word in self.command):
             raise UsageError(
-                f"the command must hold {PLACE} for its batch size to be chosen, as in "
-                f"-- python train.py --batch-size {PLACE}"
+                f"command must hold {PLACE} for its batch size to be chosen, as in "
+                f"python train.py --batch-size {PLACE}; got {' '.join(self.command)}"
             )
 
     def words(self, batch_size: int) -> list[str]:
@@ -71,19 +82,24 @@ class LiveJob:
 
 @description(slots=True)
 class LiveRun:
-    """One run that ended."""
+    """One run that ended.
+
+    Attributes:
+        ended: ``"reached"`` (exit code 0), ``"failed"`` (any other) or ``"stopped"`` (for its
+            cost).
+        sweeps: whether the limit was being tried, rather than the batch size.
+        slices: of a just-in-time profile made during this run, ascending.
+        started: when, as an ISO text.
+    """
 
     batch_size: Count
     power_limit_w: Positive
     time_s: NonNegative
     energy_j: NonNegative
     ended: Ending
-    """``reached`` (exit code 0), ``failed`` (any other) or ``stopped`` (for its cost)."""
     exit_code: int | None = None
     sweeps: bool = False
-    """Whether the limit was being tried, rather than the batch size."""
     slices: tuple[Slice, ...] = ()
-    """Of a just-in-time profile made during this run, ascending."""
     started: str = ""
 
 
@@ -108,22 +124,23 @@ class LiveState:
     runs: tuple[LiveRun, ...] = ()
 
     def cost_j(self, run: LiveRun) -> float:
+        """What a run cost, by the job's weight of energy against time."""
         highest = self.power_limits_w[-1]
         eta = self.job.eta
-        took = run.energy_j, run.time_s
-        return float(power_limits.cost_j(*took, eta=eta, max_power_w=highest))
+        cost = power_limits.cost_j(run.energy_j, run.time_s, eta=eta, max_power_w=highest)
+        return float(cost)
 
     @property
     def stop_j(self) -> float:
-        """A run that costs more is stopped: β times the cheapest that reached its target."""
+        """The cost at which a run is stopped: β times the cheapest that reached its target."""
         costs = [self.cost_j(run) for run in self.runs if run.ended == "reached"]
         return self.job.beta * min(costs, default=math.inf)
 
     def limit_profile(self, batch_size: int) -> tuple[Slice, ...]:
-        """What is known of the limits at a batch size, if anything is.
+        """What is known of the limits at a batch size; nothing at first.
 
-        From its own slices where the command tells its steps; else from whole runs at the
-        default batch size, one a limit, which are taken to rank the limits for every batch size.
+        Where the command tells its steps, its own slices say it. Else whole runs at the default
+        batch size do, one a limit, which are taken to rank the limits for every batch size.
         """
         for run in reversed(self.runs):
             if run.slices and run.batch_size == batch_size:
@@ -187,7 +204,7 @@ class LiveState:
         return left[-1] if left and worse < WORSE_IN_A_ROW else None
 
     def _next_batch_size(self) -> int:
-        """What the published policy plays next, content of every run that was not for a limit."""
+        """What the published policy plays next, after every run that was not made for a limit."""
         from labkit.tuning.policies.policy import Outcome, Task
         from labkit.tuning.policies.pruning import Zeus
 
@@ -220,12 +237,17 @@ class LiveState:
     # ------------------------------------------------------------ the file
 
     def save(self, path: Path) -> None:
+        """Write the state to its file, whole or not at all."""
         content = {"format": FORMAT} | asdict(self)
         write_atomically(path, json.dumps(content, indent=1, ensure_ascii=False) + "\n")
 
 
 def load(path: Path) -> LiveState:
-    """The state in a file; raises BadFile where it holds none, or one of another format."""
+    """The state in a file.
+
+    Raises:
+        BadFile: it holds none, or one of another format.
+    """
     try:
         content = TypeAdapter(dict[str, Any]).validate_json(read_text(path))
         if (value := content.pop("format", None)) != FORMAT:
@@ -238,8 +260,15 @@ def load(path: Path) -> LiveState:
 
 
 def open_state(path: Path, job: LiveJob, device: str, limits: tuple[float, ...]) -> LiveState:
-    """The state in a file, or a fresh one where there is none; raises UsageError, which names the
-    difference, where the file is of another job, device or set of limits."""
+    """The state in a file, or a fresh one where there is none.
+
+    Args:
+        limits: the power limits of the device in watts, ascending.
+
+    Raises:
+        UsageError: the file is of another job, device or set of limits; the message names the
+            difference.
+    """
     if not path.exists():
         return LiveState(job=job, device=device, power_limits_w=limits)
     state = load(path)
@@ -247,7 +276,6 @@ def open_state(path: Path, job: LiveJob, device: str, limits: tuple[float, ...])
     for name, now in (asdict(job) | {"device": device, "power limits": limits}).items():
         if was[name] != now:
             raise UsageError(
-                f"{path} was made with {name} {was[name]}, now {now}: give the same, or another "
-                "--state"
+                f"{path} was made with {name} {was[name]}, now {now}: give the same, or a new file"
             )
     return state

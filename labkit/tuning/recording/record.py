@@ -27,6 +27,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import pandas as pd
 from annotated_types import MinLen
 
+from labkit import extras
 from labkit.errors import BadFile, BadValue, LabkitError, UsageError, not_among
 from labkit.files import read_text, write_atomically
 from labkit.kit.describe import Count, Positive, Whole, description
@@ -58,7 +59,17 @@ _POWER = ["power_limit", "time_per_epoch", "average_power", "energy_source", "ti
 
 @description(slots=True)
 class Grid:
-    """What to record: every network at every batch size with every seed."""
+    """What to record: every network at every batch size with every seed.
+
+    Attributes:
+        networks: ``"mlp"`` and ``"cnn"`` (:data:`training.TITLES`).
+        batch_sizes: examples of a step.
+        seeds: a run each.
+        targets: validation accuracies whose first epoch is written down.
+        max_epochs: a run ends here at the latest.
+        default_batch_size, default_target: of the job that the trace describes.
+        base_learning_rate: at the default batch size; it grows with the square root of the size.
+    """
 
     networks: Annotated[tuple[str, ...], MinLen(1)] = ("mlp", "cnn")
     batch_sizes: Annotated[tuple[Count, ...], MinLen(1)] = (8, 16, 32, 64, 128, 256, 512)
@@ -68,7 +79,6 @@ class Grid:
     default_batch_size: Count = 64
     default_target: float = 0.97
     base_learning_rate: Positive = 0.1
-    """At the default batch size; grows with the square root of the batch size."""
 
     def __post_init__(self) -> None:
         for name in ("networks", "batch_sizes", "seeds", "targets"):
@@ -83,6 +93,7 @@ class Grid:
         self.trainings()  # refuses what no run can have
 
     def learning_rate(self, batch_size: int) -> float:
+        """The learning rate of runs at a batch size."""
         scale = (batch_size / self.default_batch_size) ** 0.5
         return round(self.base_learning_rate * scale, 6)
 
@@ -92,7 +103,7 @@ class Grid:
             Training(
                 network=network,
                 batch_size=batch_size,
-                seed=seed,
+                rng=seed,
                 learning_rate=self.learning_rate(batch_size),
                 max_epochs=self.max_epochs,
                 targets=self.targets,
@@ -130,14 +141,25 @@ def record(
 ) -> Cells:
     """Train the grid and write ``train.csv``, ``power.csv`` and ``meta.json`` into ``folder``.
 
-    A recording cut short keeps its finished runs in ``partial.json``; ``resume`` goes on with
-    the same grid on the same machine and libraries. Nothing is overwritten unless asked for.
-    ``tell`` hears of each start. Returns what each run did, by ``network/batch size/seed``.
+    A recording cut short keeps its finished runs in ``partial.json``.
+
+    Args:
+        device: ``"cpu"`` or ``"cuda"``.
+        meter: the energy counter (:func:`find_meter`); None where energy is to be modelled.
+        resume: go on with the same grid on the same machine and libraries.
+        overwrite: replace what is there; nothing is replaced otherwise.
+        command: what the files say they were made by.
+        tell: hears of each start.
+
+    Returns:
+        What each run did, by ``network/batch size/seed``.
 
     Raises:
         UsageError: a trace or an unfinished recording is there and neither ``resume`` nor
-            ``overwrite`` was given, or there is nothing, or another grid's, to resume.
+            ``overwrite`` was given, or there is nothing, or another grid's, to resume; or torch or
+            scikit-learn is missing.
     """
+    extras.need("tuning.record", "torch", "torch", "sklearn")
     folder = Path(folder)
     identity = {
         "grid": json.loads(json.dumps(asdict(grid))),
@@ -149,17 +171,19 @@ def record(
     cells = _cells_so_far(folder, identity, resume=resume, overwrite=overwrite)
     bench = Bench(data=load_digits(device), device=device, meter=meter, tell=tell)
     trainings = grid.trainings()
-    for what in trainings:
-        if (name := _name(what)) in cells:
+    for training in trainings:
+        if (name := _name(training)) in cells:
             continue
         number = f"{len(cells) + 1}/{len(trainings)}"
-        tell(f"{number} {what.network}, batch {what.batch_size}, seed {what.seed}")
-        cells[name] = bench.cell(what)
+        tell(f"{number} {training.network}, batch {training.batch_size}, seed {training.rng}")
+        cells[name] = bench.cell(training)
         write_atomically(folder / PARTIAL, _json(identity | {"cells": cells}))
     # modelled energy needs only how fast the processor is, so there its own time counts, which
     # other work on the machine does not stretch; counted energy belongs to the wall time
     clock = "cpu_s" if meter is None and device == "cpu" else "epoch_s"
-    trainings.sort(key=lambda what: (grid.networks.index(what.network), what.batch_size))
+    trainings.sort(
+        key=lambda training: (grid.networks.index(training.network), training.batch_size)
+    )
     tables = {
         TRAIN: _train_table(trainings, cells),
         POWER: _power_table(trainings, cells, clock, bench),
@@ -177,22 +201,30 @@ def record(
 
 
 def find_meter(device: str) -> AnyMeter:
-    """The energy counter of this machine; None where it has none, an error for ``cuda``."""
+    """The energy counter of this machine; None where its processor has none.
+
+    Args:
+        device: ``"cpu"`` or ``"cuda"``.
+
+    Raises:
+        UsageError: there is no such device, or no GPU whose counter may be read.
+    """
     if device not in ("cpu", "cuda"):
         raise not_among("device", device, ("cpu", "cuda"))
     try:
         return GpuMeter() if device == "cuda" else RaplMeter()
     except LabkitError as error:
         if device == "cuda":
-            raise UsageError(f"--device cuda: {error}") from None
+            raise UsageError(f"device {device!r}: {error}") from None
         return None
 
 
 # ---------------------------------------------------------------- runs, one cell of the grid each
 
 
-def _name(what: Training) -> str:
-    return f"{what.network}/{what.batch_size}/{what.seed}"
+def _name(training: Training) -> str:
+    """The name of a run in what was recorded."""
+    return f"{training.network}/{training.batch_size}/{training.rng}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -201,18 +233,17 @@ class Bench:
 
     data: Data
     device: str
-    meter: Any
-    """An :data:`AnyMeter`."""
+    meter: Any  # a counter, or None
     tell: Callable[[str], None]
 
-    def cell(self, what: Training) -> dict[str, Any]:
+    def cell(self, training: Training) -> dict[str, Any]:
         """What one run of the grid did."""
         if self.meter is not None:
             self.meter.begin()
-        done = train(what, self.data, device=self.device)
+        done = train(training, self.data, device=self.device)
         took = None if self.meter is None else self.meter.end()
         return {
-            "epochs_to": {f"{target:g}": done.epochs_to(target) for target in what.targets},
+            "epochs_to": {f"{target:g}": done.epochs_to(target) for target in training.targets},
             "num_epochs": len(done.accuracies),
             "epoch_s": statistics.median(done.epoch_s),
             "cpu_s": statistics.median(done.cpu_s),
@@ -223,10 +254,10 @@ class Bench:
         """Rows for every limit the device lets set, each measured on epochs of its own."""
         rows = []
         try:
-            for what in trainings:
-                place = what.network, what.batch_size
-                self.tell(f"{what.network}, batch {what.batch_size}: power limits")
-                run = partial(self._slice, what, max(1, math.ceil(SLICE_S / epoch_s[place])))
+            for training in trainings:
+                place = training.network, training.batch_size
+                self.tell(f"{training.network}, batch {training.batch_size}: power limits")
+                run = partial(self._slice, training, max(1, math.ceil(SLICE_S / epoch_s[place])))
                 rows += [
                     (
                         *place,
@@ -242,12 +273,12 @@ class Bench:
             self.meter.reset()
         return rows
 
-    def _slice(self, what: Training, number: int, power_limit_w: float) -> Slice:
-        """What one of ``number`` epochs takes, after one more for the clock to settle."""
+    def _slice(self, training: Training, number: int, power_limit_w: float) -> Slice:
+        """What an epoch takes, from ``number`` of them after one that settles the clock."""
         self.meter.set_limit(power_limit_w)
-        train(replace(what, max_epochs=1, targets=(1.0,)), self.data, device=self.device)
+        train(replace(training, max_epochs=1, targets=(1.0,)), self.data, device=self.device)
         self.meter.begin()
-        train(replace(what, max_epochs=number, targets=(1.0,)), self.data, device=self.device)
+        train(replace(training, max_epochs=number, targets=(1.0,)), self.data, device=self.device)
         took = self.meter.end()
         time_s = took.time_s / number
         energy_j = took.energy_j / number
@@ -265,13 +296,13 @@ def _cells_so_far(
     path = folder / PARTIAL
     if there := [name for name in (TRAIN, POWER, META) if (folder / name).exists()]:
         raise UsageError(
-            f"{folder} already holds a trace ({', '.join(there)}): record elsewhere, or "
-            "overwrite it (--overwrite)"
+            f"{folder} already holds a trace ({', '.join(there)}): record elsewhere, or give "
+            "overwrite=True"
         )
     if not resume and path.exists():
         raise UsageError(
-            f"{path} is a recording that did not end: go on with it (--resume), or start anew "
-            "(--overwrite)"
+            f"{path} is a recording that did not end: give resume=True to go on with it, or "
+            "overwrite=True to start anew"
         )
     if not resume:
         return {}
@@ -281,12 +312,12 @@ def _cells_so_far(
         state = json.loads(read_text(path))
         cells = dict(state["cells"])
     except (json.JSONDecodeError, KeyError, TypeError):
-        raise BadFile(path, "not an unfinished recording; --overwrite starts anew") from None
+        raise BadFile(path, "not an unfinished recording; overwrite=True starts anew") from None
     for key, value in identity.items():
         if state.get(key) != value:
             raise UsageError(
                 f"{path} was recorded with another {key}: {state.get(key)}, now {value}; "
-                "record elsewhere, or start anew (--overwrite)"
+                "record elsewhere, or start anew with overwrite=True"
             )
     return cells
 
@@ -315,24 +346,24 @@ def _train_table(trainings: list[Training], cells: Cells) -> pd.DataFrame:
     rows = [
         (
             DATASET,
-            what.network,
-            what.batch_size,
+            training.network,
+            training.batch_size,
             OPTIMIZER,
-            what.learning_rate,
-            what.seed,
+            training.learning_rate,
+            training.rng,
             target,
-            cells[_name(what)]["epochs_to"][f"{target:g}"],
+            cells[_name(training)]["epochs_to"][f"{target:g}"],
         )
-        for what in trainings
-        for target in sorted(what.targets)
+        for training in trainings
+        for target in sorted(training.targets)
     ]
     return pd.DataFrame(rows, columns=columns).astype({"target_epoch": "Int64"})
 
 
 def _power_table(trainings: list[Training], cells: Cells, clock: str, bench: Bench) -> pd.DataFrame:
     """Time and power of an epoch by network, batch size and power limit; which are modelled."""
-    places = [(what.network, what.batch_size) for what in trainings]
-    table = pd.DataFrame([cells[_name(what)] for what in trainings])
+    places = [(training.network, training.batch_size) for training in trainings]
+    table = pd.DataFrame([cells[_name(training)] for training in trainings])
     runs = table.groupby(pd.MultiIndex.from_tuples(places), sort=False)
     epoch_s: dict[Any, float] = runs[clock].min().to_dict()
     rows: list[Row]

@@ -9,13 +9,11 @@ same weights, several batches, one gradient each.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import numpy as np
-import pandas as pd
 from annotated_types import MinLen
 from numpy.typing import ArrayLike, NDArray
 
@@ -31,39 +29,46 @@ if TYPE_CHECKING:
     Update = Callable[[Tensor, Tensor, Tensor, Tensor], None]
 
 _SMALLEST_VARIANCE = 1e-5  # of a normalised value, as in torch
-_SMALLEST_LENGTH = 1e-9  # of a gradient that LARS divides by
 _DRAWING = threading.Lock()  # torch's generator is every thread's
-_TRUST = 0.1  # LARS's step over weights at rate 1; the small batch then learns as SGD lets it
 
 
 @description(slots=True)
 class Stack:
-    """Runs of the MLP of :mod:`training` that share a batch size, one seed a run."""
+    """Runs of the MLP of :mod:`training` that share a batch size.
+
+    Attributes:
+        batch_size, num_epochs: of every run.
+        seeds: one a run.
+        worker_batch: examples over which a worker normalises the hidden layer; None for no
+            normalisation.
+    """
 
     batch_size: Count
     num_epochs: Count
     seeds: Annotated[tuple[Whole, ...], MinLen(1)]
     worker_batch: Count | None = None
-    """Examples over which a worker normalises the hidden layer; None: no normalisation."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StackedRuns:
-    """What the runs did; arrays are epochs × runs."""
+    """What the runs did; arrays are epochs × runs.
+
+    Attributes:
+        losses: mean training loss of each epoch's batches, in nats.
+        errors: share of validation images that the network names wrongly after each epoch.
+        weights: as the runs ended, one tensor a layer's weight or bias.
+    """
 
     losses: NDArray[np.float64]
-    """Mean training loss of each epoch's batches, in nats."""
     errors: NDArray[np.float64]
-    """Share of validation images that the network names wrongly after each epoch."""
     weights: tuple[Tensor, ...]
-    """As the runs ended, one tensor a layer's weight or bias."""
 
 
 def initial(seeds: Sequence[int]) -> tuple[Tensor, ...]:
     """The first weights of each seed, stacked: as :func:`training.train` has them.
 
-    In 64 bits: beyond the largest stable rate a run magnifies the rounding of 32, which differs
-    between processors, until its errors differ too.
+    They have 64 bits. Beyond the largest stable rate a run magnifies the rounding of 32, which
+    differs between processors, until its errors differ too.
     """
     import torch
 
@@ -76,30 +81,34 @@ def initial(seeds: Sequence[int]) -> tuple[Tensor, ...]:
 
 
 def outputs(weights: Sequence[Tensor], images: Tensor, worker_batch: int | None = None) -> Tensor:
-    """Logits, runs × examples × classes, of images stacks × examples × pixels.
+    """Logits, runs × examples × classes.
 
-    Run r has the stack r mod stacks, so that runs of one seed share a product. With
-    ``worker_batch`` the hidden layer is normalised over each group of so many examples; a last
-    smaller group is its own.
+    Args:
+        weights: stacked, as :func:`initial` gives them.
+        images: stacks × examples × pixels. Run r has the stack r mod stacks, so that runs of one
+            seed share a product.
+        worker_batch: the hidden layer is normalised over each group of so many examples; a last
+            smaller group is its own. None: it is not normalised.
     """
     hidden, _ = _hidden(weights, images.to(weights[0].dtype), worker_batch)
     return _logits(weights, hidden.relu_())
 
 
 def _logits(weights: Sequence[Tensor], active: Tensor) -> Tensor:
+    """The last layer's product, given the hidden layer after its ReLU."""
     return weights[3][:, None].baddbmm(active, weights[2].transpose(1, 2))
 
 
 def _hidden(
     weights: Sequence[Tensor], images: Tensor, worker_batch: int | None
 ) -> tuple[Tensor, list[Tensor]]:
-    """The hidden layer before its ReLU, and by what each group's normalisation multiplied it."""
+    """The hidden layer before its ReLU, and the factor by which each group was normalised."""
     first = weights[0].transpose(1, 2)
     bias = weights[1]
     stacks = len(images)
     scales = []
-    sums = _beside(bias[:, None], stacks).baddbmm(images, _beside(first, stacks))
-    hidden = _apart(sums, bias.shape[1])
+    sums = _side_by_side(bias[:, None], stacks).baddbmm(images, _side_by_side(first, stacks))
+    hidden = _run_by_run(sums, bias.shape[1])
     for part in _groups(hidden, worker_batch):
         part -= part.mean(-2, keepdim=True)
         scales.append((part.square().mean(-2, keepdim=True) + _SMALLEST_VARIANCE).rsqrt())
@@ -107,25 +116,34 @@ def _hidden(
     return hidden, scales
 
 
-def _beside(runs: Tensor, stacks: int) -> Tensor:
-    """Runs × rows × columns as stacks × rows × (columns of all runs that have the stack)."""
+def _side_by_side(runs: Tensor, stacks: int) -> Tensor:
+    """Put the columns of all runs that share a stack of images side by side.
+
+    From runs × rows × columns to stacks × rows × (columns of all runs that have the stack).
+    """
     return runs.unflatten(0, (-1, stacks)).permute(1, 2, 0, 3).flatten(2)
 
 
-def _apart(stacks: Tensor, columns: int) -> Tensor:
-    """The way back."""
+def _run_by_run(stacks: Tensor, columns: int) -> Tensor:
+    """Give each run its ``columns`` back: what :func:`_side_by_side` did is undone."""
     return stacks.unflatten(2, (-1, columns)).permute(2, 0, 1, 3).flatten(0, 1)
 
 
 def _groups(rows: Tensor, size: int | None) -> list[Tensor]:
-    """Views, runs × groups × ``size`` × width, and of a last smaller group; None without a size."""
+    """Views of the groups that are normalised together, none where ``size`` is None.
+
+    Of rows, runs × examples × width: first all full groups, runs × groups × size × width, then a
+    smaller last group, where the examples leave one.
+    """
     if size is None:
         return []
-    rest = rows.shape[1] % size
-    last = [rows[:, rows.shape[1] - rest :].unsqueeze(1)] if rest else []
-    return [rows[:, : rows.shape[1] - rest].unflatten(1, (-1, size)), *last][
-        rest == rows.shape[1] :
-    ]
+    groups = []
+    whole = rows.shape[1] // size * size  # examples that fill groups
+    if whole:
+        groups.append(rows[:, :whole].unflatten(1, (-1, size)))
+    if whole < rows.shape[1]:
+        groups.append(rows[:, whole:].unsqueeze(1))
+    return groups
 
 
 def gradients(
@@ -133,8 +151,11 @@ def gradients(
 ) -> tuple[Tensor, tuple[Tensor, ...]]:
     """Each run's mean loss over its examples, and that loss's gradient, stacked as the weights.
 
-    ``images`` are stacks × examples × pixels, as in :func:`outputs`, ``labels`` stacks × examples.
     The chain rule is written out: on so small a network autograd would take most of the time.
+
+    Args:
+        weights, images, worker_batch: as :func:`outputs` takes them.
+        labels: stacks × examples.
     """
     images = images.to(weights[0].dtype)
     hidden, scales = _hidden(weights, images, worker_batch)
@@ -149,9 +170,9 @@ def gradients(
     for part, flow, scale in zip(*parts, scales, strict=True):
         flow -= flow.mean(-2, keepdim=True) + part * (flow * part).mean(-2, keepdim=True)
         flow *= scale
-    first = images.transpose(1, 2).bmm(_beside(back, len(images)))
+    first = images.transpose(1, 2).bmm(_side_by_side(back, len(images)))
     ahead = slope.transpose(1, 2).bmm(active), slope.sum(1)
-    return losses, (_apart(first, back.shape[2]).transpose(1, 2), back.sum(1), *ahead)
+    return losses, (_run_by_run(first, back.shape[2]).transpose(1, 2), back.sum(1), *ahead)
 
 
 def momentum(weight: Tensor, gradient: Tensor, velocity: Tensor, rate: Tensor) -> None:
@@ -160,130 +181,78 @@ def momentum(weight: Tensor, gradient: Tensor, velocity: Tensor, rate: Tensor) -
     weight.sub_(rate * velocity)
 
 
-def folded(weight: Tensor, gradient: Tensor, velocity: Tensor, rate: Tensor) -> None:
-    """The rate inside the velocity, which so remembers earlier rates (Goyal et al., Eq. 10)."""
-    weight.sub_(velocity.mul_(MOMENTUM).add_(rate * gradient))
-
-
-def lars(weight: Tensor, gradient: Tensor, velocity: Tensor, rate: Tensor) -> None:
-    """Each layer's step in proportion to its weights (You et al. 2017, Alg. 1, no weight decay)."""
-    lengths = [part.flatten(1).norm(dim=1).view(rate.shape) for part in (weight, gradient)]
-    trust = _TRUST * lengths[0] / lengths[1].clamp(min=_SMALLEST_LENGTH)
-    folded(weight, trust * gradient, velocity, rate)
-
-
 @one_thread()
 def train(
-    what: Stack, rates: ArrayLike, data: Data | None = None, update: Update = momentum
+    stack: Stack, rates: ArrayLike, data: Data | None = None, update: Update = momentum
 ) -> StackedRuns:
     """Train every run for all its epochs.
 
     Args:
-        rates: the learning rate of every step, runs × steps, else BadValue; the last batch of an
-            epoch may be smaller, so an epoch has ⌈images / batch_size⌉ steps.
+        rates: the learning rate of every step, runs × steps; the last batch of an epoch may be
+            smaller, so an epoch has ⌈images / batch_size⌉ steps.
         data: from :func:`training.load_digits`, to read them once for many calls.
         update: changes a weight in place, given its gradient, its state (zeros at first) and the
             rates, all of them stacked.
+
+    Raises:
+        BadValue: the rates have another shape.
     """
     import torch
 
     data = data or load_digits()
-    steps = -(-len(data[0]) // what.batch_size)
+    steps = -(-len(data[0]) // stack.batch_size)
     rate = torch.tensor(np.asarray(rates), dtype=torch.float64)
-    if rate.shape != (len(what.seeds), steps * what.num_epochs):
+    if rate.shape != (len(stack.seeds), steps * stack.num_epochs):
         raise BadValue(
-            f"rates must be runs × steps, {len(what.seeds)} × {steps * what.num_epochs}, got "
+            f"rates must be runs × steps, {len(stack.seeds)} × {steps * stack.num_epochs}, got "
             f"{' × '.join(map(str, rate.shape))}"
         )
     images, labels, held_out, classes = data
     images = images.double()
     held_out = held_out.double()
-    own = tuple(dict.fromkeys(what.seeds))  # one order a seed where seeds repeat in turn
-    own = own if own * (len(what.seeds) // len(own)) == what.seeds else what.seeds
-    weights = tuple(
-        part.repeat(len(what.seeds) // len(own), *[1] * (part.ndim - 1)) for part in initial(own)
-    )
-    state = [torch.zeros_like(weight) for weight in weights]
-    orders = [torch.Generator().manual_seed(seed) for seed in own]
+    distinct = _distinct_seeds(stack.seeds)
+    repeats = len(stack.seeds) // len(distinct)
+    weights = tuple(part.repeat(repeats, *[1] * (part.ndim - 1)) for part in initial(distinct))
+    velocity = [torch.zeros_like(weight) for weight in weights]
+    orders = [torch.Generator().manual_seed(seed) for seed in distinct]
     losses = []
-    shares = []
+    errors = []
     step = 0
-    for _ in range(what.num_epochs):
+    for _ in range(stack.num_epochs):
         picked = torch.stack([torch.randperm(len(images), generator=order) for order in orders])
-        batches = picked.split(what.batch_size, dim=1)
-        epoch = torch.zeros(len(what.seeds), dtype=torch.float64)
+        batches = picked.split(stack.batch_size, dim=1)
+        epoch_loss = torch.zeros(len(stack.seeds), dtype=torch.float64)
         for batch in batches:
-            loss, slopes = gradients(weights, images[batch], labels[batch], what.worker_batch)
-            for weight, slope, held in zip(weights, slopes, state, strict=True):
-                update(weight, slope, held, rate[:, step].view(-1, *[1] * (weight.ndim - 1)))
-            epoch = epoch + loss
+            loss, slopes = gradients(weights, images[batch], labels[batch], stack.worker_batch)
+            for weight, slope, state in zip(weights, slopes, velocity, strict=True):
+                update(weight, slope, state, rate[:, step].view(-1, *[1] * (weight.ndim - 1)))
+            epoch_loss = epoch_loss + loss
             step = step + 1
-        losses.append((epoch / len(batches)).numpy())
-        shares.append(wrong(weights, held_out, classes, what.worker_batch))
-    return StackedRuns(losses=np.array(losses), errors=np.array(shares), weights=weights)
+        losses.append((epoch_loss / len(batches)).numpy())
+        errors.append(wrong(weights, held_out, classes, stack.worker_batch))
+    return StackedRuns(losses=np.array(losses), errors=np.array(errors), weights=weights)
 
 
-def sweep(
-    rates: Callable[..., ArrayLike],
-    cases: Mapping[str, Sequence[Any]],
-    factors: Sequence[Count],
-    *,
-    small_batch: Count,
-    seeds: Sequence[Whole],
-    **options: Any,
-) -> pd.DataFrame:
-    """Every seed at k times the small batch, for each k of ``factors``, under each of the rates.
-
-    ``rates(k, *case)`` gives the learning rate of every step; ``options`` are further fields of
-    :class:`Stack` and arguments of :func:`train`. Two values of k run at a time, each on a thread.
-    Columns: k, rates (the case's name), seed, epoch (from 1), and loss and error as
-    :class:`StackedRuns` has them.
-    """
-    of_stack = {name: options.pop(name) for name in ("num_epochs", "worker_batch") & options.keys()}
-
-    def runs_at(k: int) -> pd.DataFrame:
-        distinct, place = np.unique(
-            [rates(k, *case) for case in cases.values()], axis=0, return_inverse=True
-        )  # cases that agree at this k are run once
-        what = Stack(batch_size=k * small_batch, seeds=(*seeds,) * len(distinct), **of_stack)
-        runs = train(what, np.repeat(distinct, len(seeds), axis=0), **options)
-        of_case = (place.reshape(-1, 1) * len(seeds) + np.arange(len(seeds))).ravel()
-        axes: list[list[Any]] = [[k], list(cases), list(seeds), [*range(1, what.num_epochs + 1)]]
-        index = pd.MultiIndex.from_product(axes, names=["k", "rates", "seed", "epoch"])
-        columns = {"loss": runs.losses.T[of_case].ravel(), "error": runs.errors.T[of_case].ravel()}
-        return pd.DataFrame(columns, index=index).reset_index()
-
-    with ThreadPoolExecutor(2) as pool:
-        return pd.concat(pool.map(runs_at, factors), ignore_index=True)
-
-
-def errors(runs: pd.DataFrame) -> pd.DataFrame:
-    """Last error of :func:`sweep` by rates and k: mean and std over seeds, and above, the mean
-    less that at the smallest k."""
-    last = runs[runs["epoch"] == runs["epoch"].max()]
-    table = last.groupby(["rates", "k"])["error"].agg(["mean", "std"])
-    return table.assign(above=table["mean"] - table["mean"].groupby("rates").transform("first"))
+def _distinct_seeds(seeds: tuple[int, ...]) -> tuple[int, ...]:
+    """Each seed once where they repeat in turn, so that runs of one seed share an order."""
+    distinct = tuple(dict.fromkeys(seeds))
+    repeats = len(seeds) // len(distinct)
+    return distinct if distinct * repeats == seeds else seeds
 
 
 def wrong(
     weights: Sequence[Tensor], images: Tensor, labels: Tensor, worker_batch: int | None = None
 ) -> NDArray[np.float64]:
-    """Share of images that each run names wrongly; normalised over all of them where it is."""
+    """The share of images that each run names wrongly.
+
+    Args:
+        weights: stacked, as :func:`initial` gives them.
+        images, labels: examples × pixels, and the class of each.
+        worker_batch: None, or any number where the network normalises: it then does so over all
+            of the images.
+    """
     import torch
 
     with torch.no_grad():
         named = outputs(weights, images[None], len(images) if worker_batch else None).argmax(2)
     return (named != labels).double().mean(1).numpy()
-
-
-def replicas(weights: Sequence[Tensor], images: Tensor, labels: Tensor) -> NDArray[np.float64]:
-    """Gradients of the first run on several batches, a row each, as ``noise.from_replicas`` has it.
-
-    ``images`` are batches × examples × pixels, ``labels`` batches × examples.
-    """
-    import torch
-
-    copies = [part[:1].expand(len(images), *part.shape[1:]) for part in weights]
-    _, slopes = gradients(copies, images, labels)
-    rows: NDArray[np.float64] = torch.cat([part.flatten(1) for part in slopes], 1).double().numpy()
-    return rows

@@ -18,7 +18,8 @@ import numpy as np
 from annotated_types import Gt, Le, MinLen
 from numpy.typing import NDArray
 
-from labkit.errors import UsageError, not_among
+from labkit import extras
+from labkit.errors import not_among
 from labkit.kit.describe import Count, Positive, Whole, description
 
 if TYPE_CHECKING:
@@ -61,7 +62,8 @@ class Training:
 
     network: str
     batch_size: Count
-    seed: Whole
+    rng: Whole
+    """The seed of the first weights and of the order of the images."""
     learning_rate: Positive
     max_epochs: Count
     targets: Annotated[tuple[Accuracy, ...], MinLen(1)]
@@ -92,11 +94,10 @@ def read_digits() -> tuple[NDArray[np.float64], NDArray[np.int64]]:
 
     Its file is read here, since importing ``sklearn.datasets`` takes a second.
     """
+    extras.need("training", "torch", "torch", "sklearn")
     package = find_spec("sklearn")
-    torch = find_spec("torch")
-    if not (package and package.origin and torch):
-        name = "torch" if package else "sklearn"
-        raise UsageError(f"training needs torch and scikit-learn, and {name} is not installed here")
+    assert package is not None
+    assert package.origin is not None
     rows = np.loadtxt(Path(package.origin).parent / "datasets/data/digits.csv.gz", delimiter=",")
     return rows[:, :-1], rows[:, -1].astype(np.int64)
 
@@ -133,7 +134,7 @@ def train(what: Training, data: Data | None = None, *, device: str = "cpu") -> T
 
     Plain SGD with momentum, cross-entropy, a new order of the images each epoch. The same
     description gives the same accuracies on the same machine and libraries: weights and order
-    come from ``seed`` alone and one thread computes. ``data``: from :func:`load_digits`, to read
+    come from ``rng`` alone and one thread computes. ``data``: from :func:`load_digits`, to read
     them once for many runs; ``device``: ``cpu`` or ``cuda``.
     """
     import torch
@@ -142,10 +143,10 @@ def train(what: Training, data: Data | None = None, *, device: str = "cpu") -> T
     accuracies: list[float] = []
     times: list[tuple[float, float]] = []
     with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(what.seed)
+        torch.manual_seed(what.rng)
         network = network_of(what.network).to(device)
         optimizer = torch.optim.SGD(network.parameters(), lr=what.learning_rate, momentum=MOMENTUM)
-        order = torch.Generator().manual_seed(what.seed)
+        order = torch.Generator().manual_seed(what.rng)
         while len(times) < what.max_epochs and max(accuracies, default=0) < max(what.targets):
             picked = torch.randperm(len(images), generator=order).to(device)
             batches = picked.split(what.batch_size)

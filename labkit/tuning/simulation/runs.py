@@ -251,27 +251,6 @@ def savings(
     return pd.DataFrame(rows)
 
 
-@checked
-def regret_bands(runs: Iterable[Runs]) -> pd.DataFrame:
-    """Cumulative regret of several experiments over recurrences, with 95 % intervals of the mean.
-
-    Columns: workload, policy, recurrence, regret (mean over seeds, in runs of the optimum's
-    expected cost), regret_low, regret_high (Student's t over seeds).
-    """
-    tables = [pd.DataFrame()]
-    for run in runs:
-        setup = run.experiment
-        regret = run.regret_j() / outcomes.optimum(setup.job, eta=setup.eta_knob).cost_j
-        columns = {
-            "workload": setup.job.title,
-            "policy": setup.policy,
-            "recurrence": np.arange(1, setup.num_recurrences + 1),
-        }
-        bands = pd.DataFrame([with_interval("regret", column) for column in regret.T])
-        tables.append(pd.DataFrame(columns).join(bands))
-    return pd.concat(tables, ignore_index=True)
-
-
 def with_interval(name: str, values: NDArray[np.float64]) -> dict[str, float]:
     """Mean over seeds and its 95 % interval by Student's t, as three columns."""
     return dict(zip((name, f"{name}_low", f"{name}_high"), mean_interval(values), strict=True))

@@ -59,8 +59,9 @@ def rewritten(
     tops = [*(place.top for place in places[1:]), len(lines)]
     gaps = ["".join(lines[place.stop : top]) for place, top in zip(places, tops, strict=True)]
     apart = "\n" if len(places) < 2 or places[-1].top > places[-2].stop else ""
-    gaps[-1:-1] = [apart] * (len(blocks) - len(places))
-    pairs = zip(blocks, gaps, strict=True)
+    *between, ending = gaps
+    num_new = len(blocks) - len(places)
+    pairs = zip(blocks, [*between, *[apart] * num_new, ending], strict=True)
     return "".join([*lines[: places[0].top], *(block + gap for block, gap in pairs)])
 
 

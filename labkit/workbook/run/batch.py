@@ -16,12 +16,12 @@ from contextlib import closing, contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from labkit.errors import LabkitError, UsageError, refused
 from labkit.workbook import notebooks
 from labkit.workbook.run import executors, fingerprint, guard, parameters, results
-from labkit.workbook.run.jobs import CELL_TIMEOUT_S, Event, Job, Outcome, Terms
+from labkit.workbook.run.jobs import CELL_TIMEOUT_S, Job, Outcome, Terms, Watcher
 from labkit.workbook.run.parameters import Sweep
 
 if TYPE_CHECKING:
@@ -70,14 +70,6 @@ class Report:
     @property
     def failures(self) -> list[Ended]:
         return [end for end in self.ended if not end.ok]
-
-
-class Watcher(Protocol):
-    """Who is told how a run goes."""
-
-    def note(self, text: str) -> None: ...
-    def begin(self, jobs: Sequence[Job], num_workers: int) -> None: ...
-    def event(self, event: Event) -> None: ...
 
 
 # ---------------------------------------------------------------- planning

@@ -12,14 +12,10 @@ import uuid
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from labkit.files import naming
 from labkit.workbook.run import processes, results
-from labkit.workbook.run.jobs import Event, Job, now
-
-if TYPE_CHECKING:
-    from labkit.workbook.run.batch import Watcher
+from labkit.workbook.run.jobs import Event, Job, Watcher, now
 
 MAX_LOGS = 20
 """Logs that are kept, the newest; a killed run's is as far as it came."""

@@ -7,11 +7,11 @@ gives the executed text back, so workers need share no file system.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from labkit.workbook.run import processes, results
 
@@ -114,6 +114,14 @@ class Event:
     cell: CellPlace | None = None
     outcome: Outcome | None = None
     worker: str = ""
+
+
+class Watcher(Protocol):
+    """Who is told how a run goes."""
+
+    def note(self, text: str) -> None: ...
+    def begin(self, jobs: Sequence[Job], num_workers: int) -> None: ...
+    def event(self, event: Event) -> None: ...
 
 
 def now() -> str:

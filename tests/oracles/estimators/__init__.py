@@ -26,9 +26,9 @@ OTHERS: dict[str, Callable[..., Iterable[Term]]] = {
 
 
 def count(convention: str, model: Any, *asked: Any, **settings: Any) -> tuple[Term, ...]:
-    """:func:`labkit.memory.count`, of all eight estimators."""
+    """:func:`labkit.memory.convention_terms`, of all eight estimators."""
     if convention not in OTHERS:
-        return memory.count(convention, model, *asked, **settings)  # type: ignore[arg-type]
+        return memory.convention_terms(convention, model, *asked, **settings)  # type: ignore[arg-type]
     parallel, recipe, batch = (*asked, None, None, None)[:3]
     parallel = parallel or Parallel()
     recipe = recipe or Recipe.mixed_adam()

@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from labkit import quantities
-from labkit.memory import published
 from labkit.memory.jobs.batch import Batch
 from labkit.memory.jobs.parallel import Parallel
 from labkit.memory.jobs.recipe import Recipe
@@ -14,6 +13,7 @@ from labkit.memory.movement.volumes import collectives, step_collectives
 from labkit.memory.plans import arithmetic
 from labkit.memory.plans.plan import Plan
 from labkit.models import Model
+from labkit.papers.zero import printed_largest, printed_states
 from tests.oracles.printed import tables
 from tests.oracles.printed.claim import Claim, cell_of, half_unit, number, records, rows_of
 from tests.oracles.printed.offload_graph import efficiency, intensity
@@ -26,7 +26,7 @@ def zero(root: Path) -> Iterator[Claim]:
     for stage, printed in enumerate(("120", "31.4", "16.6", "1.9")):
         plan = Plan(model=75 * 10**8, parallel=Parallel(dp=64, zero=stage))
         yield number("zero", "Fig. 1", f"stage {stage}", printed, plan.states_bytes / 1e9, "GB")
-    for row in records(published.states(folder / "table1.csv")):
+    for row in records(printed_states(folder / "table1.csv")):
         # Cells that were cut off instead of rounded lie up to one unit under the value.
         cut = row["cut"] == "truncated"
         yield number(
@@ -46,7 +46,7 @@ def zero(root: Path) -> Iterator[Claim]:
 
 def _largest(folder: Path) -> Iterator[Claim]:
     """Table 2: theory is its first row times the MP degree; what ran lies under the theory."""
-    table = published.largest(folder / "table2.csv", dp=64, capacity_bytes=V100_BYTES)
+    table = printed_largest(folder / "table2.csv", dp=64, capacity_bytes=V100_BYTES)
     first: dict[int, str] = {}
     for row in records(table):
         cell = f"MP {row['tp']}, {row['kind']}, stage {row['zero']}"

@@ -1,0 +1,256 @@
+"""The step of one rank: what a plan's four parts say together, and which ranks can be the fullest.
+
+A :class:`Job` is what the account by moments works on. Sequence, micro-batch, data-parallel ranks
+and layers may be arrays that broadcast, in a sweep.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from functools import cached_property, lru_cache
+from typing import Any
+
+from labkit.errors import BadValue, UsageError
+from labkit.memory.jobs.batch import Batch
+from labkit.memory.jobs.parallel import Parallel
+from labkit.memory.jobs.recipe import Recipe
+from labkit.memory.jobs.states import Holding, rows_of
+from labkit.memory.tape.mode import Mode, SequenceGather
+from labkit.memory.tape.sizes import Shape, shape_of
+from labkit.models import Model
+
+
+@lru_cache(maxsize=256)
+def mode_of(model: Model, recipe: Recipe, batch: Batch, gather: SequenceGather = "again") -> Mode:
+    """Which operators a job runs.
+
+    Args:
+        gather: how the inputs of column-parallel products are gathered under sequence parallelism.
+    """
+    narrow = "fp32" if recipe.compute_bytes == 4 else "bf16"
+    again = batch.recompute
+    if isinstance(again, int):
+        again = "full" if again == 1 else "every"  # type: ignore[assignment]
+    return Mode(
+        dtype="autocast" if recipe.autocast else narrow,  # type: ignore[arg-type]
+        attention="eager" if batch.attention == "eager" else "sdpa",
+        recompute=again,  # type: ignore[arg-type]
+        norm_fused=batch.norm_fused and "norm" not in model.operators,
+        gelu_fused="gelu" not in model.operators,
+        repeat_kv="repeat-kv" in model.operators,
+        mask_added="mask" in model.operators,
+        softmax_fp32="softmax-fp32" in model.operators,
+        loss=batch.loss,
+        logits_held=batch.logits_held,
+        sequence_gather=gather,
+        gpu=batch.gpu,
+        dropout_mask_bytes=batch.dropout_mask_bytes,
+    )
+
+
+@lru_cache(maxsize=256)
+def rank_shape(model: Model, tp: int) -> Shape:
+    """The sizes of ``model`` on a rank of tensor parallelism, each norm as its kind of block has
+    it.
+
+    Args:
+        tp: ranks that share each layer.
+
+    Raises:
+        UsageError: the model's layers are not known, or not by the tape.
+    """
+    norm = "rmsnorm" if model.mlp == "swiglu" else "layernorm"
+    # Fewer key heads than ranks are copied, so that each rank has one.
+    kv_heads = max(model.kv_heads, tp)
+    return shape_of(model.require_shapes(), layout=(), norm=norm, kv_heads=kv_heads)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Job:
+    """The step of one rank of pipeline device ``device``.
+
+    ``numbers`` are ``seq``, ``micro_batch``, ``dp`` and ``layers`` of a sweep, maybe arrays, in
+    place of those that the batch, the parallelism and the model have.
+    """
+
+    model: Model
+    parallel: Parallel
+    recipe: Recipe
+    batch: Batch
+    device: int = 0
+    ideal: bool = False
+    numbers: Mapping[str, Any] = field(default_factory=dict)
+
+    def check(self) -> None:
+        """Refuse what cannot be, or is not known.
+
+        Raises:
+            BadValue: a rule of :meth:`Parallel.check` or :meth:`Recipe.check_offload` is broken.
+            UsageError: the account has no term for what is asked.
+        """
+        self.parallel.check(self.model, self.batch)
+        self.recipe.check_offload(self.parallel.zero)
+        self.model.require_shapes()
+        if self.batch.partition_checkpoints:
+            raise UsageError(
+                "partition_checkpoints must be False in the account tensor by tensor;"
+                " formula='zero-paper' has it"
+            )
+        if self.batch.every > max(1, self.model.num_layers):
+            raise BadValue(
+                f"recompute must be a word, or at most the {self.model.num_layers} layers of"
+                f" {self.model.name}, got {self.batch.recompute}"
+            )
+        whole = self.recipe.optimizer in {"adafactor", "muon"}
+        if whole and self.parallel.shard_rule == "flat":
+            raise BadValue(
+                f"shard_rule must be dim0 or tensor for {self.recipe.optimizer}, whose states need"
+                " rows and columns; a slice of a flat buffer has none"
+            )
+        if self.batch.loss == "chunked" and self.batch.loss_chunks < 2:
+            raise BadValue(
+                f"loss_chunks must be >= 2 for a chunked head, got {self.batch.loss_chunks}"
+            )
+
+    @cached_property
+    def mode(self) -> Mode:
+        """Which operators the job runs."""
+        mode = mode_of(self.model, self.recipe, self.batch, self.parallel.sp_gather)
+        if mode.recompute == "every" and self.batch.every > self.layers:
+            return replace(mode, recompute="none")  # so seldom that it is never
+        return mode
+
+    @cached_property
+    def shape(self) -> Shape:
+        """The model's sizes on the rank."""
+        return rank_shape(self.model, self.parallel.tp)
+
+    @cached_property
+    def layers(self) -> int:
+        """Layers of the device."""
+        lengths = self.parallel.stage_layers(self.model.num_layers)
+        return sum(lengths[stage] for stage in self.parallel.stages(self.device))
+
+    @cached_property
+    def dense_layers(self) -> int:
+        """Layers of the device that have an MLP and no experts."""
+        units = self.parallel.units(self.model, self.device)
+        return sum(unit.count for unit in units if unit.name == "block")
+
+    @cached_property
+    def ends(self) -> set[str]:
+        """The device's units that are no layers."""
+        units = self.parallel.units(self.model, self.device)
+        return {unit.name for unit in units if "block" not in unit.name}
+
+    @cached_property
+    def has_embedding(self) -> bool:
+        """Whether the device has the embedding."""
+        return bool({"root", "embedding"} & self.ends)
+
+    @cached_property
+    def has_head(self) -> bool:
+        """Whether the device has the head."""
+        return bool({"root", "head"} & self.ends)
+
+    @property
+    def microbatches(self) -> int:
+        """Microbatches of a step; enough to fill a pipeline where the recipe does not say."""
+        given = self.recipe.accumulation
+        return given if given > 1 or self.parallel.pp == 1 else 2 * self.parallel.pp
+
+    @cached_property
+    def in_flight(self) -> float:
+        """Microbatches whose activations the device holds at most."""
+        return max(1.0, float(self.parallel.in_flight(self.device, self.microbatches)))
+
+    @cached_property
+    def whole_width(self) -> float:
+        """Bytes of an element of a gathered layer: cast first, unless autocast does it."""
+        recipe = self.recipe
+        return recipe.parameter_bytes if recipe.autocast else recipe.compute_bytes
+
+    @cached_property
+    def casts(self) -> bool:
+        """Whether weights are cast as wholes, before they are used."""
+        recipe = self.recipe
+        return not recipe.autocast and recipe.compute_bytes != recipe.parameter_bytes
+
+    @cached_property
+    def held(self) -> Holding:
+        """The states that the rank holds."""
+        return Holding(
+            tensors=rows_of(self.model, self.parallel, self.device),
+            parallel=self.parallel,
+            recipe=self.recipe,
+            dp=self.numbers.get("dp", self.parallel.dp),
+            layers=self.numbers.get("layers"),
+            ideal=self.ideal,
+        )
+
+    @cached_property
+    def own_shape(self) -> Shape:
+        """The shape of the device's own layers.
+
+        Without both ends its vocabulary is next to nothing, so that no head is counted.
+        """
+        changes: dict[str, Any] = {"num_layers": self.layers, "dense_layers": self.dense_layers}
+        if "layers" in self.numbers:
+            changes = {"num_layers": self.numbers["layers"]}
+        if not (self.has_embedding or self.has_head):
+            changes["vocab"] = self.parallel.tp
+        return shape_of(self.shape, **changes)
+
+    @cached_property
+    def arguments(self) -> dict[str, Any]:
+        """What saved tensors and moments take beside the shape and the mode."""
+        return {
+            "seq": self.numbers.get("seq", self.batch.seq) // self.parallel.cp,
+            "micro_batch": self.numbers.get("micro_batch", self.batch.micro_batch),
+            "tp": self.parallel.tp,
+            "ep": self.parallel.ep,
+            "sequence_parallel": self.parallel.sp,
+            "period": max(1, self.batch.every),
+            "group": self.batch.recompute_group,
+            "chunks": self.batch.loss_chunks,
+        }
+
+
+def jobs(
+    model: Model, parallel: Parallel, recipe: Recipe, batch: Batch, ideal: bool, **numbers: Any
+) -> Iterator[Job]:
+    """The job of a rank of each pipeline device that can be the fullest.
+
+    Args:
+        ideal: divide by the number of ranks where torch rounds up to whole rows.
+        numbers: fields of :class:`Job` that a sweep varies, maybe as arrays.
+
+    Raises:
+        UsageError: as :meth:`Job.check` does.
+    """
+    for device in devices(parallel, model):
+        job = Job(
+            model=model,
+            parallel=parallel,
+            recipe=recipe,
+            batch=batch,
+            device=device,
+            ideal=ideal,
+            numbers=numbers,
+        )
+        if device == 0:
+            job.check()
+        yield job
+
+
+def devices(parallel: Parallel, model: Model) -> tuple[int, ...]:
+    """The pipeline devices that can be the fullest: all, or three where the others are alike.
+
+    Activations in flight do not grow from device 1 on in any schedule known here, and what lies
+    between the ends has the same layers unless the first of them are dense and the rest not.
+    """
+    uneven = parallel.layers is not None or parallel.layer_split != "even" or model.dense_layers
+    if uneven or parallel.pp <= 3:
+        return tuple(range(parallel.pp))
+    return (0, 1, parallel.pp - 1)

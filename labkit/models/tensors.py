@@ -1,0 +1,74 @@
+"""Parameter tensors and what they are gathered in; which part of a model a rank holds."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from math import prod
+from typing import Literal
+
+Role = Literal["hidden", "embedding", "head", "router", "expert"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TensorShape:
+    """One parameter tensor: its name, its shape, and the unit it belongs to.
+
+    A unit is what FSDP gathers at once; tied models keep embedding and head in one, the root.
+    ``role`` tells apart what some optimizers and layouts treat differently: embeddings, the output
+    head, an expert layer's router, and the routed experts. One that is not ``trained`` has neither
+    gradients nor optimizer states.
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    unit: str
+    role: Role = "hidden"
+    trained: bool = True
+
+    @property
+    def numel(self) -> int:
+        return prod(self.shape)
+
+    @property
+    def is_hidden_matrix(self) -> bool:
+        """Whether this is a matrix inside a layer: what Muon updates."""
+        return len(self.shape) == 2 and self.role in {"hidden", "expert"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Unit:
+    """Tensors that are gathered together, and how many units of the model are just like this.
+
+    ``name`` is one of ``root``, ``embedding``, ``block``, ``expert block`` and ``head``; the
+    tensors' own ``unit`` is that of the first such unit.
+    """
+
+    name: str
+    count: int
+    tensors: tuple[TensorShape, ...]
+    numel: int = field(init=False, default=0)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "numel", sum(tensor.numel for tensor in self.tensors))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cut:
+    """Which part of the model: a range of layers, with or without the ends, 1/tp wide, 1/ep of
+    the routed experts in each expert layer."""
+
+    tp: int = 1
+    ep: int = 1
+    first_layer: int = 0
+    end_layer: int
+    embedding: bool = True
+    head: bool = True
+
+
+def by_unit(tensors: Iterable[TensorShape]) -> dict[str, tuple[TensorShape, ...]]:
+    """Tensors by the unit they belong to, in the order they come."""
+    members: dict[str, list[TensorShape]] = {}
+    for tensor in tensors:
+        members.setdefault(tensor.unit, []).append(tensor)
+    return {unit: tuple(parts) for unit, parts in members.items()}
