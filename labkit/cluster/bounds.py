@@ -53,6 +53,9 @@ def bound(trace: Trace, cluster: Cluster) -> Bound:
 
     Raises:
         BadValue: no job can ever run.
+
+    Source: Schrage (1968) for shortest remaining first on one machine; Goemans et al. (2002),
+    Single machine scheduling with release dates, for mean busy times.
     """
     best = best_speed(trace, cluster)
     able = best > 0

@@ -113,6 +113,8 @@ def load_elastic(
             ``itp-elasticflow`` with rates of A100 GPUs.
         limits: the most GPUs that a model may have; default: all that were profiled.
 
+    Source: ElasticFlow (ASPLOS'23), the traces of its artifact.
+
     Raises:
         UsageError: there is no such part.
         DatasetUnavailable: a file is not on this machine and cannot be downloaded.

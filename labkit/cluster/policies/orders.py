@@ -86,7 +86,11 @@ def fifo(*, blocks: bool = True) -> Policy:
 
 @checked
 def sjf() -> Policy:
-    """Shortest job first, by its known duration; nothing is stopped."""
+    """Shortest job first, by its known duration; nothing is stopped.
+
+    >>> sjf().preemptive
+    False
+    """
     return Policy(name="sjf", key=methodcaller("column", "duration_s"))
 
 

@@ -162,6 +162,8 @@ class RandomPairs(SharePolicy):
     Attributes:
         by_sum: whether a pair is judged by the sum over GPU types, as Gavel's program has it,
             under which three types keep pairs at a third of that; else by the mean.
+
+    Source: Gandiva (OSDI'18), its packing, as Gavel's program (OSDI'20) pairs at random.
     """
 
     by_sum: bool = False
