@@ -30,16 +30,8 @@ DOCUMENTS = [
     ROOT / "CONTRIBUTING.md",
     *sorted(path for room in ("labkit", "tests", "data") for path in (ROOT / room).rglob("*.md")),
 ]
-COPIED = (
-    "notebooks",
-    "data",
-    "reading_queue.yaml",
-    "Makefile",
-    "pyproject.toml",
-    "setup.py",
-    "constraints.txt",
-)
-"""What a scratch copy of the workbook holds; the library is this checkout's."""
+COPIED = ("notebooks", "data")
+"""The folders of a scratch copy of the workbook; the library is this checkout's."""
 SERVERS = ("lab", "present", "panel")
 """Commands that serve until they are stopped."""
 NOT_RUN = re.compile(r"<!-- not run: (.+) -->")
@@ -146,11 +138,10 @@ OF_A_READER: dict[str, Callable[[], str]] = {
 def scratch(tmp_path: Path) -> Path:
     """A workbook of our own to change, with a reader's files in it."""
     for name in COPIED:
-        source = ROOT / name
-        if source.is_dir():
-            shutil.copytree(source, tmp_path / name)
-        else:
-            shutil.copy(source, tmp_path / name)
+        shutil.copytree(ROOT / name, tmp_path / name)
+    for path in ROOT.iterdir():
+        if path.is_file() and not path.name.startswith("."):
+            shutil.copy(path, tmp_path)
     for name, content in OF_A_READER.items():
         (tmp_path / name).write_text(content(), encoding="utf-8")
     return tmp_path

@@ -386,6 +386,7 @@ def test_a_kernel_does_not_wait_again_for_a_dataset_that_is_not_to_be_had(
 ) -> None:
     from labkit import datasets
 
+    monkeypatch.delenv("LABKIT_OFFLINE", raising=False)
     root = workbook(tmp_path / "wb", a=())
     code = "import os\nprint(*(os.environ.get('LABKIT_OFFLINE' + end) for end in ('', '_REASON')))"
     write(root, "a", code, datasets=["traces"])
