@@ -1,6 +1,4 @@
-"""Perseus (SOSP'24): the frontiers that its authors published, to set beside ours.
-
-The planner itself stands in ``labkit.pipeline.planning.perseus``.
+"""What Perseus's authors published: profiles of their emulated jobs, and frontiers.
 
 Source: Chung et al., "Reducing Energy Bloat in Large Model Training", SOSP 2024, and its artifact.
 """
@@ -11,10 +9,27 @@ import pandas as pd
 
 from labkit import datasets
 from labkit.datasets.registry import load_registry
-from labkit.pipeline.profiles.published import DATASET, PUBLISHED
+from labkit.pipeline.profiles.profile import EnergyProfile
+from labkit.pipeline.profiles.published import DATASET, PUBLISHED, open_profile
+
+JOBS = {
+    "a100/gpt3-175b": "GPT-3 175B, A100",
+    "a100/bloom": "Bloom 176B, A100",
+    "a40/gpt3-175b": "GPT-3 175B, A40",
+}
+"""The emulated jobs whose profiles were published: short name -> what figures call it."""
 
 FRONTIERS = "sosp24_data/emulation/iteration_time_energy/"
 COLUMNS = ["makespan_s", "energy_j"]
+
+
+def open_jobs() -> dict[str, EnergyProfile]:
+    """The profile of each job of :data:`JOBS`, by its short name.
+
+    >>> [profile.num_stages for profile in open_jobs().values()]
+    [8, 8, 8]
+    """
+    return {name: open_profile(name).profile for name in JOBS}
 
 
 def open_frontier(name: str, num_microbatches: int) -> pd.DataFrame:
