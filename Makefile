@@ -5,17 +5,18 @@ BIN    := $(VENV)/bin
 JOBS   ?= $(shell nproc 2>/dev/null || sysctl -n hw.ncpu 2>/dev/null || echo 2)
 # Tests wait for kernels, browsers and ranks, and leave cores idle: one more than there are.
 WORKERS ?= $(shell expr $(JOBS) + 1)
+PYTEST  := $(BIN)/pytest --nbval -n $(WORKERS) --dist loadscope --no-loadscope-reorder
 # As `labkit run` sets it: small matrices on several threads mostly wait for each other.
-test quick: export OMP_NUM_THREADS ?= 1
+test wanting quick: export OMP_NUM_THREADS ?= 1
 # Hundreds of processes import the same modules: they may keep them compiled.
-test quick: export PYTHONDONTWRITEBYTECODE :=
+test wanting quick: export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := all
 # Tools to be timed beside; what they ask for would undo our own versions, so alone.
 PEERS  := adaptdl==0.2.11 autograd==1.9.1 deepspeed==0.19.8 llm-analysis==0.2.2 \
           einops fire hjson ninja termcolor
 
-.PHONY: all test quick lab refresh check bench peers constraints clean help
+.PHONY: all test wanting quick lab refresh check bench picture sizes peers constraints clean help
 
 all: $(VENV)/.ready  ## Set up, regenerate every result, build the site (results/site/index.html)
 	@$(BIN)/labkit run --jobs $(JOBS); run=$$?; $(BIN)/labkit site && exit $$run
@@ -25,7 +26,10 @@ test: $(VENV)/.ready  ## Set up and run every test: style, types, units, doctest
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy -n $(JOBS) labkit
 	$(BIN)/labkit check
-	$(BIN)/pytest --nbval -n $(WORKERS) --dist loadscope --no-loadscope-reorder
+	$(PYTEST)
+
+wanting: $(VENV)/.ready  ## Run what `make test` left out for want of published data, now that they are here
+	$(PYTEST) --wanting
 
 quick: $(VENV)/.ready  ## Style, types and the tests of what changed, in under a minute
 	$(BIN)/ruff check .
@@ -46,11 +50,20 @@ bench: $(VENV)/.ready  ## Time the engines beside their peers (the site shows th
 	mkdir -p results
 	$(BIN)/pytest tests/benchmarks --benchmark-enable --benchmark-only --benchmark-json=results/benchmarks.json
 
+picture: $(VENV)/.ready  ## Renew the README's picture of the scoreboard (needs Chromium)
+	$(BIN)/labkit site
+	$(BIN)/python data/pictures/scoreboard.py
+
+sizes:  ## Lines of Python by room, for people to judge
+	@for room in labkit labkit/*/ tests; do \
+	  printf '%8d  %s\n' "$$(find $$room -name '*.py' -exec cat {} + | wc -l)" "$$room"; \
+	done
+
 peers: $(VENV)/.ready  ## Install the peers that bench skips without (adaptdl, deepspeed, llm-analysis)
 	DS_BUILD_OPS=0 $(BIN)/pip install --no-deps --no-build-isolation -c constraints.txt $(PEERS)
 
 constraints: $(VENV)/.ready  ## Renew constraints.txt from what is installed now
-	( head -1 constraints.txt; $(BIN)/pip freeze --exclude-editable $(patsubst %,--exclude %,$(foreach peer,$(PEERS),$(firstword $(subst ==, ,$(peer))))) | sed 's/+cpu//' ) > constraints.new
+	( head -1 constraints.txt; $(BIN)/pip freeze --all --exclude pip --exclude-editable $(patsubst %,--exclude %,$(foreach peer,$(PEERS),$(firstword $(subst ==, ,$(peer))))) | sed 's/+cpu//' ) > constraints.new
 	mv constraints.new constraints.txt
 
 clean:  ## Remove results and caches, keep the environment
@@ -60,8 +73,8 @@ help:  ## This list
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 14
 
 # A stamp, so that an environment half installed is finished by the next call.
-$(VENV)/.ready: pyproject.toml constraints.txt
+$(VENV)/.ready: pyproject.toml setup.py constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "the workbook needs Python 3.11 or newer, this is " + sys.version.split()[0])'
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[torch,lab,dev]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[workbook,torch,lab,dev]'
 	@touch $@

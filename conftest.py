@@ -16,10 +16,12 @@ from typing import Any
 import hypothesis
 import pytest
 
+from tests.smoke import SMOKE, execute
+
 hypothesis.settings.register_profile("unhurried", deadline=None)  # a busy machine is no failure
 hypothesis.settings.load_profile("unhurried")
 
-SMOKE = "smoke run on the stand-in"
+pytest_plugins = ["tests.published"]
 
 
 def lacks_data(path: Path) -> bool:
@@ -40,8 +42,6 @@ class StandinSmoke(pytest.File):
 
 class StandinSmokeItem(pytest.Item):
     def runtest(self) -> None:
-        from tests.smoke import execute
-
         execute(self.path)
 
     def reportinfo(self) -> tuple[Path, int, str]:

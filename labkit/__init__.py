@@ -11,20 +11,44 @@ __version__ = "0.1.0"
 
 
 class Engine(NamedTuple):
-    """An engine: the package ``labkit.<name>``, whose ``commands`` are ``labkit <name>``."""
+    """An engine: the package ``labkit.<name>``, whose ``commands`` are ``labkit <name>``.
+
+    One that ``has_panel`` has a module ``panel``, which ``labkit panel <name>`` shows.
+    """
 
     name: str
     summary: str
+    has_panel: bool = False
 
 
 ENGINES = (
-    Engine("pipeline", "Pipeline parallelism: what a schedule costs in time, memory and joules."),
-    Engine("memory", "Training memory: the peak and its moment, what fits, what dominates."),
+    Engine(
+        "pipeline",
+        "Pipeline parallelism: what a schedule costs in time, memory and joules.",
+        has_panel=True,
+    ),
+    Engine(
+        "memory",
+        "Training memory: the peak and its moment, what fits, what dominates.",
+        has_panel=True,
+    ),
     Engine("planner", "Parallel training plans: layers on devices, and what bounds them."),
     Engine("swap", "Recomputation: what to keep for the backward pass, and what it costs."),
-    Engine("tuning", "Batch size, power limit and number of GPUs: time and energy to a target."),
-    Engine("cluster", "GPU clusters: which job runs when, under which policy; what none can beat."),
-    Engine("serving", "Serving models: requests, batches, devices; latency and throughput."),
+    Engine(
+        "tuning",
+        "Batch size, power limit and number of GPUs: time and energy to a target.",
+        has_panel=True,
+    ),
+    Engine(
+        "cluster",
+        "GPU clusters: which job runs when, under which policy; what none can beat.",
+        has_panel=True,
+    ),
+    Engine(
+        "serving",
+        "Serving models: requests, batches, devices; latency and throughput.",
+        has_panel=True,
+    ),
 )
 """Every engine, in the one order in which they may import each other: later ones the earlier."""
 

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     Item = TypeVar("Item")
 
 MARKER = "reading_queue.yaml"
+PACKAGE = Path(__file__).resolve().parent
+"""The folder of the installed package ``labkit``."""
 CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x84\x86-\x9f]")
 """What a terminal obeys instead of showing it; texts that commands print hold none."""
 
@@ -34,19 +36,48 @@ def project_root(start: Path | None = None) -> Path:
     Raises:
         UsageError: no workbook is found, or ``$LABKIT_ROOT`` holds none.
     """
+    root = workbook_around(start)
+    if root is None:
+        raise UsageError(
+            f"no workbook found: neither {(start or Path.cwd()).resolve()} nor a folder above it "
+            f"holds {MARKER}; change into the project's folder or set LABKIT_ROOT"
+        )
+    return root
+
+
+def workbook_around(start: Path | None = None) -> Path | None:
+    """As :func:`project_root`, but None where no workbook is found; raises UsageError where
+    ``$LABKIT_ROOT`` is set and holds none."""
     if configured := os.environ.get("LABKIT_ROOT"):
         root = Path(configured).expanduser().resolve()
         if (root / MARKER).is_file():
             return root
         raise UsageError(f"LABKIT_ROOT={configured} is not a workbook: it holds no {MARKER}")
     begin = (start or Path.cwd()).resolve()
-    for folder in (begin, *begin.parents, *Path(__file__).resolve().parents):
+    for folder in (begin, *begin.parents, *PACKAGE.parents):
         if (folder / MARKER).is_file():
             return folder
-    raise UsageError(
-        f"no workbook found: neither {begin} nor a folder above it holds {MARKER}; "
-        "change into the project's folder or set LABKIT_ROOT"
-    )
+    return None
+
+
+def shipped(name: str, root: Path | None = None) -> Path:
+    """Where ``name``, such as ``data/models.yaml``, of the data that labkit brings stands.
+
+    Inside a workbook it is the workbook's own file, elsewhere the copy that was installed with the
+    package (``setup.py`` puts it there). Whether the file exists is the reader's to see.
+
+    Args:
+        name: its path from the workbook's top folder, with ``/``.
+        root: the workbook's top folder; default: the one around the working directory.
+
+    Raises:
+        UsageError: there is no workbook, and the package was installed without its data.
+    """
+    home = root or workbook_around()
+    if home is None:
+        # Only a copy of the sources apart from their workbook has neither: say where to go.
+        home = PACKAGE if (PACKAGE / "data").is_dir() else project_root()
+    return home / name
 
 
 def write_atomically(path: Path, content: str | bytes) -> None:

@@ -8,6 +8,9 @@ from tempfile import TemporaryDirectory
 from typing import Any
 from unittest import mock
 
+SMOKE = "smoke run on the stand-in"
+"""The name of the test that a notebook is where its published data cannot be had."""
+
 
 def execute(path: Path, **parameters: Any) -> Any:
     """Run a notebook with our papermill engine on stand-ins only; the executed notebook.

@@ -57,6 +57,30 @@ def test_the_root_is_found_from_a_folder_below(
     assert files.project_root(below) == tmp_path.resolve()
 
 
+def test_shipped_data_are_the_workbook_s_own_else_the_installed_copy(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("LABKIT_ROOT", raising=False)
+    package = tmp_path / "site-packages" / "labkit"
+    monkeypatch.setattr(files, "PACKAGE", package)
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    monkeypatch.chdir(outside)
+    with pytest.raises(UsageError, match=r"no workbook found: neither .*outside nor a folder"):
+        files.shipped("data/models.yaml")
+    (package / "data").mkdir(parents=True)
+    assert files.shipped("data/models.yaml") == package / "data" / "models.yaml"
+    workbook = tmp_path / "workbook"
+    workbook.mkdir()
+    write(workbook / files.MARKER, "")
+    assert files.shipped("data/models.yaml", workbook) == workbook / "data" / "models.yaml"
+    monkeypatch.chdir(workbook)
+    assert files.shipped("data/models.yaml") == workbook.resolve() / "data" / "models.yaml"
+    monkeypatch.setenv("LABKIT_ROOT", str(outside))
+    with pytest.raises(UsageError, match=r"LABKIT_ROOT=.* is not a workbook"):
+        files.shipped("data/models.yaml")
+
+
 def test_a_wrong_root_is_refused_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LABKIT_ROOT", str(tmp_path))
     with pytest.raises(UsageError, match=r"LABKIT_ROOT=.*holds no reading_queue\.yaml"):

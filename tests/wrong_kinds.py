@@ -2,10 +2,57 @@
 
 from __future__ import annotations
 
+import inspect
+import math
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import fields
+from pathlib import Path
 from typing import Any
 
+import numpy as np
+import pandas as pd
+
 from labkit.errors import LabkitError
+
+WRONG: tuple[Any, ...] = (
+    None,
+    True,
+    -1,
+    0,
+    9.5,
+    math.nan,
+    math.inf,
+    -math.inf,
+    "",
+    "text",
+    b"bytes",
+    [],
+    [1],
+    ["text"],
+    [None],
+    (),
+    (1, 2),
+    ((1.0,), ("x",)),
+    {},
+    {"a": 1},
+    {1: -2},
+    {1, 2},
+    object(),
+    int,
+    len,
+    np.array([]),
+    np.array([[1.0, np.nan]]),
+    np.float64(2.5),
+    np.int64(-3),
+    np.bool_(True),
+    pd.DataFrame({"a": [1]}),
+    pd.Series(["x"]),
+    Path("nowhere"),
+    1 + 2j,
+    range(0),
+    range(3),
+)
+"""A value of every kind that a careless caller may give."""
 
 
 def problem(call: Callable[[], Any]) -> str:
@@ -30,6 +77,21 @@ def problems(
         for value in values
     }
     return [f"{place}: {text}" for place, text in outcomes.items() if text]
+
+
+def assert_fields_are_checked(valid: Any, wrong: Iterable[Any]) -> None:
+    """A description answers or refuses in a paragraph, whatever one of its fields is given."""
+    given = {field.name: getattr(valid, field.name) for field in fields(valid) if field.init}
+    assert problems(type(valid), given, given, wrong) == []
+    assert problem(lambda: type(valid)(**given, nonsense=1)) == ""
+
+
+def assert_arguments_are_checked(
+    function: Callable[..., Any], given: Mapping[str, Any], wrong: Iterable[Any]
+) -> None:
+    """A function answers or refuses in a paragraph, whatever one of its arguments is given."""
+    assert problems(function, given, inspect.signature(function).parameters, wrong) == []
+    assert problem(lambda: function(**given, nonsense=1)) == ""
 
 
 def assert_answers_or_paragraphs(

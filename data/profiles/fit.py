@@ -293,9 +293,9 @@ def indicators_of(values: pd.Series, levels: tuple[str, ...]) -> np.ndarray:
 
 def batches_of(source: Any, path: str) -> Table:
     """A model's latency by batch size; of the deviations only their typical share."""
-    from labkit.serving.batching.profiles import read_profile
+    from labkit.serving import BatchProfile
 
-    profile = read_profile(source.path(path))
+    profile = BatchProfile.read(source.path(path))
     latency = np.array(profile.latency_s) * 1e6
     std = np.array(profile.std_s) * 1e6
     share = round(float(np.median(std / latency)), 3)
@@ -1011,12 +1011,19 @@ def standins(model: StandIn, fit: dict[str, Any]) -> Iterator[tuple[str, str]]:
         yield f"standin_{model.name.replace('*', str(part))}.csv", head + text
 
 
+def paths(model: StandIn) -> list[str]:
+    """The published files that a model is fitted to."""
+    from labkit.datasets import registry
+
+    files = registry.load_registry().dataset(model.dataset).files
+    return [file.path for file in files if fnmatch.fnmatchcase(file.path, model.path)]
+
+
 def published(model: StandIn) -> Any:
     """The files that a model is fitted to, or what stands in for them."""
-    from labkit.datasets import registry, source
+    from labkit.datasets import source
 
-    paths = [file.path for file in registry.load_registry().dataset(model.dataset).files]
-    return source(model.dataset, [p for p in paths if fnmatch.fnmatchcase(p, model.path)])
+    return source(model.dataset, paths(model))
 
 
 def fit_all() -> dict[str, Any]:

@@ -14,12 +14,19 @@ from rich.console import Console
 from rich.text import Text
 from typer.core import TyperCommand, TyperGroup
 
-from labkit import ENGINES, __version__
+from labkit import ENGINES, __version__, extras
 from labkit.errors import LabkitError, refused
 
 # From every command's signature: 30 ms, which a process that calls again does not pay again.
 _whole = cache(typer.main.get_command)
 _group = cache(typer.main.get_group)
+
+
+ENGINE_NAMES = {engine.name for engine in ENGINES}
+OF_THE_ENGINES = {*ENGINE_NAMES, "data", "doctor", "panel"}
+"""Commands that answer without a workbook; ``panel`` says itself what it needs."""
+OF_LAB = {"lab", "present"}
+"""Commands of the workbook that serve JupyterLab's pages."""
 
 
 class _Parts(TyperGroup):
@@ -32,13 +39,19 @@ class _Parts(TyperGroup):
     def get_command(self, ctx: Any, name: str) -> Any:
         for engine in ENGINES:
             if name == engine.name:  # enough for the list of commands
-                return TyperCommand(name, help=engine.summary)
-        return super().get_command(ctx, name)
+                return TyperCommand(name, help=engine.summary, rich_help_panel="Engines")
+        command = super().get_command(ctx, name)
+        if isinstance(command, TyperCommand | TyperGroup):
+            command.rich_help_panel = "Engines" if name in OF_THE_ENGINES else "Workbook"
+        return command
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         name, command, rest = super().resolve_command(ctx, args)
-        if name in {engine.name for engine in ENGINES}:
+        if name in ENGINE_NAMES:
             command = _group(import_module(f"labkit.{name}.commands").commands.app)
+        elif name not in OF_THE_ENGINES and "--help" not in rest and not ctx.resilient_parsing:
+            extra, package = ("lab", "voila") if name in OF_LAB else ("workbook", "papermill")
+            extras.need(f"`labkit {name}`", extra, package)  # one stands for all that it brings
         return name, command, rest
 
 
@@ -50,6 +63,8 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     help="""
     The workbook of systems-for-ML papers: what to read, what was claimed, what we measured.
+    Its engines answer anywhere; its own commands need a workbook's folder, and
+    [cyan]pip install 'labkit\\[workbook]'[/cyan].
 
     [bold]First steps[/bold]: [cyan]labkit queue[/cyan] shows the reading list,
     [cyan]labkit run[/cyan] regenerates every result, [cyan]labkit site[/cyan] builds the pages

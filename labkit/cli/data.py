@@ -14,8 +14,9 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
+from labkit import extras
 from labkit.errors import LabkitError
-from labkit.files import project_root
+from labkit.files import workbook_around
 from labkit.kit.command import completing
 
 if TYPE_CHECKING:
@@ -48,7 +49,7 @@ commands = typer.Typer(
 def _registry() -> Registry:
     from labkit.datasets.registry import load_registry
 
-    return load_registry(project_root())
+    return load_registry()
 
 
 _complete_names = completing(lambda: _registry().datasets)
@@ -61,9 +62,8 @@ def overview(context: typer.Context) -> None:
     from labkit.datasets.store import cache_folder, mirror_folder, offline
 
     registry = _registry()
-    root = project_root()
-    Console().print(_overview_table(registry, root))
-    mirror = mirror_folder(root)
+    Console().print(_overview_table(registry))
+    mirror = mirror_folder()
     typer.echo("`labkit data fetch` downloads what is missing; `labkit data show NAME` tells more.")
     typer.echo(f"cache   {cache_folder()}")
     typer.echo(f"mirror  {mirror or 'none (LABKIT_DATA_MIRROR is not set)'}")
@@ -146,9 +146,9 @@ def verify(
     Exit code 1 where one is not the published file; a missing file is no fault.
 
     [cyan]--remote[/cyan] asks the network instead, a few addresses at a time and no body: every
-    file's address, every repository, and, for all datasets, the look-up of an arXiv id and a DOI.
-    A line each: fine, moved, changed (another size), gone, refused or unreachable. Exit code 1
-    where one is changed or gone, or where there is no network.
+    file's address, every repository, and, for all datasets of a workbook, the look-up of an arXiv
+    id and a DOI. A line each: fine, moved, changed (another size), gone, refused or unreachable.
+    Exit code 1 where one is changed or gone, or where there is no network.
 
     [bold]Examples[/bold]: [cyan]labkit data verify[/cyan],
     [cyan]labkit data verify --remote zeus-nsdi23[/cyan]
@@ -162,7 +162,7 @@ def verify(
     intact = missing = 0
     for dataset, files in _chosen(names):
         for file in files:
-            present = list(copies(dataset, file, project_root()))
+            present = list(copies(dataset, file, None))
             damaged += [
                 f"{copy.path} ({copy.where}): {copy.difference}; {_REMEDIES[copy.where]}"
                 for copy in present
@@ -215,24 +215,34 @@ def _ask_hosts(names: list[str] | None, *, as_json: bool) -> None:
 
 
 def _addresses(names: list[str] | None) -> list[Address]:
-    """What the registry names, and, where all of it is asked for, the hosts of look-ups."""
+    """What the registry names, and, of a workbook where all is asked for, the hosts of look-ups."""
     from labkit.datasets.remote import Address
-    from labkit.workbook.queue import bibliography, intake
 
     chosen = _chosen(names)
     files = [Address(url=f.url, size_bytes=f.size_bytes) for _, files in chosen for f in files]
     origins = [Address(url=url) for url in dict.fromkeys(dataset.origin for dataset, _ in chosen)]
-    entries = [] if names else bibliography.load(project_root()).values()
+    root = workbook_around()
+    lookups = [] if names or root is None else _lookups(root)
+    return [*files, *origins, *lookups]
+
+
+def _lookups(root: Path) -> list[Address]:
+    """Where an arXiv id and a DOI are looked up: one of each from the workbook's bibliography."""
+    extras.need("asking for a paper's look-ups", "workbook", "pybtex")
+    from labkit.datasets.remote import Address
+    from labkit.workbook.queue import bibliography, intake
+
+    entries = bibliography.load(root).values()
     papers = [
         next((e.eprint for e in entries if e.eprint), ""),
         next((e.doi for e in entries if e.doi), ""),
     ]
     known = [identifier for paper in papers if (identifier := intake.recognise(paper))]
     urls = [f"{intake.RESOLVER}/{identifier.doi}" for identifier in known]
-    return [*files, *origins, *(Address(url=url, headers=intake.HEADERS) for url in urls)]
+    return [Address(url=url, headers=intake.HEADERS) for url in urls]
 
 
-def _overview_table(registry: Registry, root: Path) -> Table:
+def _overview_table(registry: Registry) -> Table:
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
     table.add_column("dataset", no_wrap=True)
     table.add_column("files", justify="right", no_wrap=True)
@@ -240,7 +250,7 @@ def _overview_table(registry: Registry, root: Path) -> Table:
     for heading in ("where", "licence", "cite", "stand-ins"):
         table.add_column(heading)
     for dataset in registry.datasets.values():
-        places = [_where(dataset, file, root) for file in dataset.files]
+        places = [_where(dataset, file) for file in dataset.files]
         num_present = sum(where in ("cache", "mirror") for where in places)
         table.add_row(
             dataset.name,
@@ -266,17 +276,17 @@ def _files_table(dataset: Dataset) -> Table:
         if folder != above:
             table.add_row(Text(f"{folder}/", style="bold"))
             above = folder
-        where = _styled(_where(dataset, file, project_root()))
+        where = _styled(_where(dataset, file))
         table.add_row(Text(f"  {name}"), f"{file.size_bytes:,}", where)
         if file.standin is not None:
             table.add_row(Text(f"    stand-in: {file.standin}", style="dim"))
     return table
 
 
-def _where(dataset: Dataset, file: PublishedFile, root: Path) -> str:
+def _where(dataset: Dataset, file: PublishedFile) -> str:
     from labkit.datasets.store import locate
 
-    copy = locate(dataset, file, root)
+    copy = locate(dataset, file, None)
     if copy is None:
         return "missing"
     return copy.where if copy.intact else "damaged"

@@ -33,7 +33,9 @@ LEAST_FREE_BYTES = 200 * 10**6
 COMFORTABLE_FREE_BYTES = 2 * 10**9
 COMFORTABLE_MEMORY_BYTES = 4 * 10**9
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome")
-REINSTALL = "run `make` (or pip install -c constraints.txt -e '.[torch,lab,dev]')"
+REINSTALL = "run `make` (or pip install -c constraints.txt -e '.[workbook,torch,lab,dev]')"
+ALWAYS = ("", "workbook")
+"""The extras without which no notebook of a workbook runs; \"\" is what the engines need."""
 
 Status = Literal["ok", "warn", "fail"]
 
@@ -65,16 +67,21 @@ class Checkout:
 
     @cached_property
     def requirements(self) -> list[tuple[str, str]]:
-        """Each package that pyproject.toml asks for, and the extra that does ("": always)."""
+        """Each package that pyproject.toml asks for, and the first extra that does ("": always).
+
+        What an extra asks for by naming another extra is listed with that one.
+        """
         import tomllib
 
         project = tomllib.loads((self.root / "pyproject.toml").read_text("utf-8"))["project"]
         groups = {"": project["dependencies"], **project["optional-dependencies"]}
-        return [
-            (re.split(r"[\s\[<>=!~;(]", text)[0], extra)
-            for extra, texts in groups.items()
-            for text in texts
-        ]
+        asked: dict[str, str] = {}
+        for extra, texts in groups.items():
+            for text in texts:
+                name = re.split(r"[\s\[<>=!~;(]", text)[0]
+                if name != project["name"]:
+                    asked.setdefault(name, extra)
+        return list(asked.items())
 
     @cached_property
     def pins(self) -> dict[str, str]:
@@ -169,8 +176,9 @@ def check_disk(checkout: Checkout) -> Iterator[Finding]:
 def check_packages(checkout: Checkout) -> Iterator[Finding]:
     """Each dependency, imported for real, and its version beside the pinned one."""
     for name, extra in checkout.requirements:
-        seen = _package(name, checkout.pins, must_import=not extra)
-        if extra and seen.status == "fail":
+        is_needed = extra in ALWAYS
+        seen = _package(name, checkout.pins, must_import=is_needed)
+        if not is_needed and seen.status == "fail":
             seen = warn(seen.check, seen.observed, f"optional ({extra}); {REINSTALL}")
         yield seen
 
@@ -346,7 +354,7 @@ def _package(name: str, pins: Mapping[str, str], *, must_import: bool) -> Findin
         return fail(check, "not installed", REINSTALL)
     if must_import:
         try:
-            import_module(name.replace("-", "_"))
+            import_module(_imported_as(name))
         except Exception as error:
             problem = f"{version} does not import: {type(error).__name__}: {error}"
             return fail(check, problem, REINSTALL)
@@ -355,6 +363,17 @@ def _package(name: str, pins: Mapping[str, str], *, must_import: bool) -> Findin
     if not _same(version, pin):
         return warn(check, f"{version}, pinned {pin}", REINSTALL)
     return ok(check, version)
+
+
+def _imported_as(name: str) -> str:
+    """The module of the distribution ``name``: its own name where it has such a module, else the
+    first that it installed (``yaml`` of PyYAML, ``bs4`` of beautifulsoup4)."""
+    own = name.replace("-", "_")
+    if util.find_spec(own.split(".")[0]) is not None:
+        return own
+    files = metadata.files(name) or ()
+    packages = (file.parts[0] for file in files if file.name == "__init__.py")
+    return next((package for package in packages if package[0].isalpha()), own)
 
 
 def _normal(name: str) -> str:

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import typer
 from rich.console import Console
 
+from labkit import extras
 from labkit.cli import panel as panels
 from labkit.cli.queue import complete_keys
 from labkit.cli.run import complete_notebooks
 from labkit.errors import UsageError
-from labkit.files import project_root, write_atomically
+from labkit.files import project_root, workbook_around, write_atomically
 
 commands = typer.Typer(rich_markup_mode="rich")
 PORT = typer.Option(0, min=0, max=65535, help="Default: the first free one from 8888 on.")
@@ -23,7 +27,7 @@ KEY = typer.Argument("", metavar="KEY", autocompletion=complete_keys, show_defau
 @commands.command()
 def lab(
     collaborative: bool = typer.Option(
-        False, "--collaborative", help="Edit together (pip install -e '.[lab,collab]')."
+        False, "--collaborative", help="Edit together (pip install -e '.[collab]')."
     ),
     ip: str = typer.Option(
         "127.0.0.1", help="With --collaborative: this machine's address on the group's network."
@@ -148,20 +152,32 @@ def panel(
       [cyan]labkit panel memory --model llama-3-70b[/cyan]    does it fit, and what would make it
       [cyan]labkit panel cluster --profile jobs.csv[/cyan]    a trace of your own
     """
-    from labkit.workbook.session import server
-
     profile, model = (
         str(Path(text).resolve()) if text and Path(text).exists() else text
         for text in (profile, model)
     )
     panels.built(name, profile=profile, model=model)  # what is wrong is said here, not in a page
-    root = project_root()
-    place = server.address(port=port)
-    path = server.PANELS / f"{name}-{place.port}.ipynb"  # no other server that runs has this port
-    write_atomically(root / path, panels.notebook(name, profile, model))
-    page = f"/voila/render/{path.as_posix()}"
-    _print(f"{place.url(page)}  (Ctrl-C ends it)")
-    server.serve(root, page, place, _flags(browser, allow_root=True))
+    extras.need("`labkit panel`", "lab", "voila", "anywidget")
+    from labkit.workbook.session import server
+
+    with _served_folder() as root:
+        place = server.address(port=port)
+        path = server.PANELS / f"{name}-{place.port}.ipynb"  # no other server has this port
+        write_atomically(root / path, panels.notebook(name, profile, model))
+        page = f"/voila/render/{path.as_posix()}"
+        _print(f"{place.url(page)}  (Ctrl-C ends it)")
+        server.serve(root, page, place, _flags(browser, allow_root=True))
+
+
+@contextmanager
+def _served_folder() -> Iterator[Path]:
+    """Where a panel's notebook and its server's settings stand: in the workbook's folder, outside a
+    workbook in one that goes when the panel ends."""
+    if (root := workbook_around()) is not None:
+        yield root
+        return
+    with TemporaryDirectory(prefix="labkit-panel-") as folder:
+        yield Path(folder)
 
 
 def _flags(browser: bool, allow_root: bool) -> list[str]:

@@ -9,11 +9,11 @@ from typing import Annotated, Any
 import pandas as pd
 
 from labkit import cluster
-from labkit.cluster.jobs.clusters import Cluster
-from labkit.cluster.jobs.jobs import Trace
+from labkit.cluster.inputs.clusters import Cluster
+from labkit.cluster.inputs.published import PARTS, from_path_or_name
+from labkit.cluster.inputs.traces import Trace
 from labkit.cluster.policies.orders import POLICIES, Policy
-from labkit.cluster.running.runs import Placement
-from labkit.cluster.running.traces import PARTS, from_path_or_name
+from labkit.cluster.results import Placement
 from labkit.errors import UsageError
 from labkit.kit.command import Commands, argument, option, whole_numbers, words
 from labkit.kit.report import Report, Sheet, records

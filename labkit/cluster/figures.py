@@ -9,10 +9,9 @@ import pandas as pd
 import plotly.graph_objects as go
 from numpy.typing import NDArray
 
-from labkit.cluster.jobs.throughputs import Throughputs
-from labkit.cluster.running.bounds import Bound
-from labkit.cluster.running.rounds import Rates
-from labkit.cluster.running.runs import Run
+from labkit.cluster.bounds import Bound
+from labkit.cluster.inputs.throughputs import Throughputs
+from labkit.cluster.results import Run
 from labkit.errors import BadValue
 from labkit.kit.describe import checked
 from labkit.kit.draw import CYCLE, PALETTE, finish
@@ -40,7 +39,10 @@ def _colour(policy: str, index: int) -> str:
 def figure_jct(runs: Sequence[Run], *, bound: Bound | None = None, title: str = "") -> go.Figure:
     """The share of jobs done within a time of their arrival, one line a run.
 
-    ``bound``: no policy's mean completion time lies left of the dotted line.
+    Args:
+        runs: of one trace, under different policies.
+        bound: no policy's mean completion time lies left of the dotted line; default: no line.
+        title: of the figure.
 
     Raises:
         BadValue: there are no runs.
@@ -80,13 +82,13 @@ def figure_timeline(run: Run, *, title: str = "") -> go.Figure:
     gpus = run.trace.column("gpus")
     ran = run.ran
     arrival = run.trace.column("arrival_s")[ran]
-    of = run.segments["job"]
+    job = run.segments["job"]
     begin = float(arrival.min())
     end = float(np.nanmax(run.end_s))
     grid = np.linspace(begin, end, 2 * POINTS + 1)
     spans = run.segments["start_s"], run.segments["end_s"]
     busy = _level(*spans, run.segments["gpus"], grid)
-    served = _level(*spans, gpus[of], grid)
+    served = _level(*spans, gpus[job], grid)
     inside = _level(arrival, run.end_s[ran], gpus[ran], grid)
     fig = go.Figure()
     hours = (grid[:-1] - begin) / 3600
@@ -123,7 +125,9 @@ def _level(
 def figure_sweep(table: pd.DataFrame, *, title: str = "") -> go.Figure:
     """Mean completion time over the cluster's size, one line a policy, and the bound.
 
-    ``table``: rows of :func:`labkit.cluster.sweep` of one trace.
+    Args:
+        table: rows of :func:`labkit.cluster.sweep` of one trace.
+        title: of the figure.
 
     Raises:
         BadValue: the table lacks a column.
@@ -149,46 +153,12 @@ def figure_sweep(table: pd.DataFrame, *, title: str = "") -> go.Figure:
 
 
 @checked
-def figure_scaling(rates: Rates, *, title: str = "") -> go.Figure:
-    """Work of a GPU-second over that on the fewest GPUs, by GPUs of a job, a line a kind.
-
-    Of kinds that differ in the last part of ``a/b/c`` alone, the first is drawn.
-    """
-    fig = go.Figure()
-    gpus = np.array(rates.gpus)
-    seen = set[str]()
-    for kind, row in zip(rates.kinds, rates.work_per_s, strict=True):
-        name = kind.rsplit("/", 1)[0]
-        ran = row > 0
-        if name in seen or not ran.any():
-            continue
-        each = row[ran] / gpus[ran]
-        dash = "dash" if len(seen) >= len(CYCLE) else "solid"
-        line = {"color": CYCLE[len(seen) % len(CYCLE)], "dash": dash}
-        fig.add_scatter(x=gpus[ran], y=np.round(each / each[0], 4), name=name, line=line)
-        seen.add(name)
-    fig.update_xaxes(type="log", tickvals=gpus).update_yaxes(rangemode="tozero")
-    return finish(fig, title=title, x="GPUs of a job", y="work of a GPU-second")
-
-
-@checked
-def figure_speeds(table: Throughputs) -> go.Figure:
-    """Speed of each kind of job on each GPU type over that on the last one, a row a model."""
-    over = table.alone / table.alone[:, -1:]
-    models = [k.partition(" (")[0] for k in table.kinds]
-    size = [9 + 4 * models[:k].count(model) for k, model in enumerate(models)]
-    look = {"text": table.kinds, "mode": "markers", "marker_size": size, "orientation": "h"}
-    fig = go.Figure(layout_scattermode="group").add_vline(1, line_dash="dot")
-    for gpu, speeds in zip(table.gpu_types[:-1], over.T, strict=False):
-        fig.add_scatter(x=speeds, y=models, name=gpu.upper(), **look)
-    title = "Speed by model: the larger the dot, the larger the batch"
-    base = table.gpu_types[-1]
-    return finish(fig, title=title, x=f"speed / speed on {base.upper()} (dotted: 1)")
-
-
-@checked
 def figure_pairs(table: Throughputs, gpu: int = 0) -> go.Figure:
     """What two jobs on one GPU of a type get done, over one after the other; blank: no room.
+
+    Args:
+        table: speeds of kinds of jobs.
+        gpu: the GPU type, by its place in the table.
 
     Raises:
         BadValue: there is no such GPU type.
@@ -199,8 +169,9 @@ def figure_pairs(table: Throughputs, gpu: int = 0) -> go.Figure:
     look = {"x": table.kinds, "y": table.kinds, "colorscale": "RdBu", "colorbar_title": "times"}
     fig = go.Figure(go.Heatmap(z=both, zmid=1, **look), layout_plot_bgcolor="#999999")
     models = [kind.partition(" (")[0] for kind in table.kinds]
-    middle = {m: models.index(m) + (models.count(m) - 1) / 2 for m in models}
-    for edge in sorted({models.index(m) - 0.5 for m in models} - {-0.5}):
+    middle = {model: models.index(model) + (models.count(model) - 1) / 2 for model in models}
+    edges = {models.index(model) - 0.5 for model in models}
+    for edge in sorted(edges - {-0.5}):
         fig.add_hline(edge, line_color="white").add_vline(edge, line_color="white")
     fig.update_yaxes(tickvals=[*middle.values()], ticktext=[*middle], autorange="reversed")
     fig.update_xaxes(showticklabels=False, ticks="").update_yaxes(ticks="")

@@ -18,7 +18,7 @@ from pydantic import (
 )
 
 from labkit.errors import BadFile, UsageError, did_you_mean, not_among
-from labkit.files import load_yaml, project_root, validate
+from labkit.files import load_yaml, shipped, validate
 
 REGISTRY = "data/datasets.yaml"
 
@@ -158,7 +158,7 @@ def load_registry(root: Path | None = None) -> Registry:
     Raises:
         BadFile: it is missing or malformed; the message has the line and the field.
     """
-    path = (root or project_root()) / REGISTRY
+    path = shipped(REGISTRY, root)
     try:
         state = path.stat()
     except FileNotFoundError:

@@ -18,7 +18,7 @@ from labkit.datasets.store import (
     on_this_machine,
 )
 from labkit.errors import LabkitError, UsageError
-from labkit.files import project_root
+from labkit.files import shipped
 from labkit.quantities import percent
 
 if TYPE_CHECKING:
@@ -232,7 +232,7 @@ def _select(
 def _standins(
     dataset: Dataset, files: Iterable[PublishedFile], root: Path | None
 ) -> list[tuple[PublishedFile, Path]]:
-    ours = [(f, (root or project_root()) / f.standin) for f in files if f.standin is not None]
+    ours = [(f, shipped(f.standin, root)) for f in files if f.standin is not None]
     for file, path in ours:
         if not path.is_file():
             raise LabkitError(

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from labkit.errors import LabkitError, UsageError
-from labkit.files import project_root
+from labkit.files import workbook_around
 
 if TYPE_CHECKING:
     from labkit.datasets.registry import Dataset, PublishedFile
@@ -80,7 +80,8 @@ def cache_folder() -> Path:
 
 
 def mirror_folder(root: Path | None = None) -> Path | None:
-    """Find ``$LABKIT_DATA_MIRROR``, where set; a relative one starts from the workbook's folder.
+    """Find ``$LABKIT_DATA_MIRROR``, where set; a relative one starts from the workbook's folder,
+    outside a workbook from the working directory.
 
     Raises:
         UsageError: it is set but is no folder.
@@ -88,7 +89,7 @@ def mirror_folder(root: Path | None = None) -> Path | None:
     configured = os.environ.get("LABKIT_DATA_MIRROR")
     if not configured:
         return None
-    beside = (root or project_root()) / Path(configured).expanduser()
+    beside = (root or workbook_around() or Path.cwd()) / Path(configured).expanduser()
     folder = Path(os.path.normpath(beside))
     if not folder.is_dir():
         raise UsageError(

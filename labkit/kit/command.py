@@ -139,12 +139,12 @@ class Commands:
             title = function.__name__.rstrip("_").replace("_", "-")
             text = f"{inspect.getdoc(function)}\n\n{example_lines(examples)}"
             self.app.command(title, help=text)(expanded(function))
-            self.app.info.help = f"{self.help}\n{_OUTPUTS}\n{example_lines(self._first_examples())}"
+            self.app.info.help = f"{self.help}\n{_OUTPUTS}\n{example_lines(self.first_examples())}"
             return function
 
         return register
 
-    def _first_examples(self) -> list[str]:
+    def first_examples(self) -> list[str]:
         """List one example of each command."""
         by_command = {text.split()[2]: text for text in reversed(self.examples)}
         return list(reversed(by_command.values()))

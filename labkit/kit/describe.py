@@ -140,9 +140,10 @@ def _apply_argument(name: str, rule: Rule, parameter: inspect.Parameter, value: 
 
 
 def _title(function: Callable[..., Any]) -> str:
-    """Name a function in an error, after its engine."""
-    engine = function.__module__.split(".")[1:2]
-    return ".".join([*engine, function.__qualname__.removesuffix(".__init__")])
+    """Name a function in an error, after its engine or its paper."""
+    rooms = function.__module__.split(".")[1:]
+    room = rooms[1:2] if rooms[:1] == ["papers"] else rooms[:1]
+    return ".".join([*room, function.__qualname__.removesuffix(".__init__")])
 
 
 # ---------------------------------------------------------------- annotations

@@ -325,7 +325,8 @@ def _label_ends(fig: go.Figure) -> None:
     lines = [t for t in fig.data if t.type == "scatter" and t.name and t.x is not None and len(t.x)]
     heights = [_on_axis(fig, trace.yaxis or "y", trace.y) for trace in lines]
     ends = [values[-1] for values in heights]
-    shifts = _apart(ends, _span(heights), 0.7 * fig.layout.height)
+    span = _fixed_span(fig, {trace.yaxis or "y" for trace in lines}) or _span(heights)
+    shifts = _apart(ends, span, 0.7 * fig.layout.height)
     fig.layout.annotations += tuple(  # at once: Plotly checks all of them at each change
         {
             "x": _on_axis(fig, trace.xaxis or "x", trace.x[-1:])[-1],
@@ -349,6 +350,15 @@ def _on_axis(fig: go.Figure, axis: str, values: Iterable[Any]) -> list[Any]:
     """Put ``values`` where an annotation must have them: a logarithmic axis wants exponents."""
     is_log = fig.layout[f"{axis[0]}axis{axis[1:]}"].type == "log"
     return [math.log10(value) if is_log and value else value for value in values]
+
+
+def _fixed_span(fig: go.Figure, axes: Iterable[str]) -> float:
+    """The length of the one axis that the lines share, where the figure fixes its range; else 0."""
+    names = [*axes]
+    ends = fig.layout[f"yaxis{names[0][1:]}"].range if len(names) == 1 else None
+    if ends is None or None in ends:
+        return 0.0
+    return float(abs(ends[1] - ends[0]))
 
 
 def _span(heights: Iterable[Iterable[Any]]) -> float:

@@ -28,16 +28,9 @@ _WEBGL = ('"scattergl"', '"scatter3d"', '"surface"', '"mesh3d"', '"splom"', '"pa
 _SELF = ["'self'", "file:"]
 _OWN_SCRIPTS = "OWN-SCRIPTS"  # in a policy until its page is rendered: their hashes
 _MOST_SERIES = 12  # that a figure's text names
-_REVEAL = "_static/revealjs"
-# plotly.js and reveal.js with its speaker's view (key S), as the templates call them.
-# Sources: https://plotly.com, https://revealjs.com; both under the MIT licence.
-_CARRIED = {
-    "plotly_script": ("plotly", "package_data/plotly.min.js"),
-    "reveal_script": ("sphinx_revealjs", f"{_REVEAL}/dist/reveal.js"),
-    "notes_script": ("sphinx_revealjs", f"{_REVEAL}/plugin/notes/notes.js"),
-    "reveal_style": ("sphinx_revealjs", f"{_REVEAL}/dist/reset.css", f"{_REVEAL}/dist/reveal.css"),
-}
-_LIBRARIES = ("jinja2", "latex2mathml", "mistune", "nbconvert", "nh3", "plotly", "sphinx-revealjs")
+# plotly.js, as the templates call it. Source: https://plotly.com; under the MIT licence.
+_CARRIED = {"plotly_script": ("plotly", "package_data/plotly.min.js")}
+_LIBRARIES = ("jinja2", "plotly")
 
 
 def render(template: str, *, package: str = "labkit.kit", **values: Any) -> str:
@@ -168,7 +161,7 @@ def policy(
     body: str = "",
     *,
     own_files: bool = False,
-    frames_itself: bool = False,
+    framed: str = "",
     scripts: str = _OWN_SCRIPTS,
 ) -> str:
     """Write the content security policy: it allows the page's own scripts, or files beside it too.
@@ -176,7 +169,7 @@ def policy(
     Args:
         body: the page's figures, some of which compile their shaders.
         own_files: allow files beside the page.
-        frames_itself: let the speaker's view show the slides in frames and run its own script.
+        framed: the HTML of a page that shows this one in frames, and may run its own scripts.
         scripts: which inline scripts may run; :func:`render` fills them in.
 
     >>> policy(scripts="'sha256-xyz'")
@@ -188,10 +181,8 @@ img-src data: blob:; font-src data:; base-uri 'none'; form-action 'none'"
         sources += _SELF
     if any(kind in body for kind in _WEBGL):
         sources.append("'unsafe-eval'")
-    if frames_itself:
-        view = package_file("sphinx_revealjs", f"{_REVEAL}/plugin/notes/speaker-view.html")
-        sources += map(_hash, re.findall(r"<script>(.*?)</script>", view, re.DOTALL))
-    frames = f"frame-src {' '.join(_SELF)}; " if frames_itself else ""
+    sources += map(_hash, re.findall(r"<script>(.*?)</script>", framed, re.DOTALL))
+    frames = f"frame-src {' '.join(_SELF)}; " if framed else ""
     return (
         f"default-src 'none'; {frames}script-src {' '.join(sources)}; style-src 'unsafe-inline'; "
         "img-src data: blob:; font-src data:; base-uri 'none'; form-action 'none'"
@@ -233,17 +224,18 @@ def code_style(*, dark: bool = True) -> str:
 
 
 @functools.cache
-def fingerprint(*packages: str) -> str:
+def fingerprint(*packages: str, libraries: tuple[str, ...] = ()) -> str:
     """Hash what a page comes out of besides its content: code and libraries.
 
-    ``packages`` are those whose code and templates make the page, besides the kit's.
+    ``packages`` are those whose code and templates make the page, besides the kit's; ``libraries``
+    the distributions that they make it with, besides the kit's.
     """
     digest = hashlib.sha256(__version__.encode())
     for package in ("labkit.kit", *packages):
         folder = Path(str(resources.files(package)))
         for path in sorted((*folder.glob("*.py"), *folder.glob("templates/*.*"))):
             digest.update(path.name.encode() + path.read_bytes())
-    for name in _LIBRARIES:
+    for name in sorted({*_LIBRARIES, *libraries}):
         digest.update(f"{name}={metadata.version(name)}".encode())
     return digest.hexdigest()
 

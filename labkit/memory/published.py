@@ -73,7 +73,7 @@ def peaks(path: Path | None = None) -> dict[str, Peak]:
     Raises:
         BadFile: a row lacks a field, or has one that is unknown or impossible.
     """
-    path = path or files.project_root() / "data" / "measured" / "gpu_peaks.yaml"
+    path = path or files.shipped("data/measured/gpu_peaks.yaml")
     return files.named(path, Peak)
 
 

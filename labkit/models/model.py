@@ -161,7 +161,7 @@ class Model(Sizes):
 
 def presets() -> dict[str, Model]:
     """List the models of ``data/models.yaml`` by name."""
-    return files.named(files.project_root() / "data" / "models.yaml", Model)
+    return files.named(files.shipped("data/models.yaml"), Model)
 
 
 @lru_cache(maxsize=64)

@@ -2,7 +2,7 @@
 
 >>> from labkit import planner
 >>> chain = planner.Chain.even(8, forward_s=0.01, backward_s=0.02, parameter_bytes=4e7)
->>> plan = planner.stages(chain, planner.Cluster.flat(4, bandwidth_bytes_per_s=1.25e9))
+>>> plan = planner.plan(chain, planner.Cluster.flat(4, bandwidth_bytes_per_s=1.25e9))
 >>> plan.name, round(plan.cost_s, 4)
 ('1-1-1-1', 0.06)
 """
@@ -13,7 +13,8 @@ _HOMES = {  # where each public name comes from; modules are loaded with the fir
     "chain": ("Chain",),
     "cluster": ("Cluster", "Level"),
     "figures": ("figure_layers", "figure_plans"),
+    "planning": ("plan",),
     "plans": ("price",),
-    "study": ("compare", "sensitivity", "stages"),
+    "study": ("sensitivity", "sweep"),
 }
 __getattr__, __dir__, __all__ = lazy_loader.attach(__name__, submod_attrs=_HOMES)

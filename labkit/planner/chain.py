@@ -82,11 +82,23 @@ class Chain:
         cut_bytes: NonNegative = 0.0,
         parameter_bytes: NonNegative = 0.0,
     ) -> Chain:
-        """Equal layers, each keeping what crosses the cut after it."""
-        every = {"forward_s": forward_s, "backward_s": backward_s, "cut_bytes": cut_bytes}
-        every |= {"activation_bytes": cut_bytes, "parameter_bytes": parameter_bytes}
-        fields_: dict[str, Any] = {name: (value,) * num_layers for name, value in every.items()}
-        return cls(**fields_)
+        """Equal layers, each keeping what crosses the cut after it.
+
+        Args:
+            forward_s, backward_s: seconds of a layer's passes.
+            cut_bytes: what crosses each cut.
+            parameter_bytes: a layer's weights.
+
+        >>> Chain.even(3, forward_s=0.5, backward_s=1.0, cut_bytes=8.0).cut_bytes
+        (8.0, 8.0, 0.0)
+        """
+        return cls(
+            forward_s=(forward_s,) * num_layers,
+            backward_s=(backward_s,) * num_layers,
+            activation_bytes=(cut_bytes,) * num_layers,
+            cut_bytes=(cut_bytes,) * num_layers,
+            parameter_bytes=(parameter_bytes,) * num_layers,
+        )
 
     @classmethod
     @checked
@@ -137,7 +149,15 @@ class Chain:
 
     @checked
     def coarse(self, most_tensors: Count = 1) -> Chain:
-        """Layers merged so that at most so many tensors cross each cut that is left."""
+        """Layers merged so that at most so many tensors cross each cut that is left.
+
+        >>> crossing = {"cut_bytes": (1.0, 2.0, 0.0), "tensors": (2, 1, 1)}
+        >>> ones = (1.0,) * 3
+        >>> chain = Chain(forward_s=ones, backward_s=ones, activation_bytes=ones,
+        ...               parameter_bytes=ones, **crossing)
+        >>> chain.coarse().forward_s
+        (2.0, 1.0)
+        """
         wide = np.asarray(self.tensors[:-1]) <= most_tensors
         ends = [*(np.flatnonzero(wide) + 1).tolist(), len(self)]
         starts = [0, *ends[:-1]]

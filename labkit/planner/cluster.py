@@ -48,6 +48,10 @@ class Cluster:
     ) -> Cluster:
         """Devices that are all joined alike.
 
+        Args:
+            bandwidth_bytes_per_s: of a device's link, in each direction.
+            latency_s: of one message.
+
         >>> Cluster.flat(16, bandwidth_bytes_per_s=10 * GBIT).num_devices
         16
         """
@@ -65,7 +69,19 @@ class Cluster:
         between_bytes_per_s: Positive,
         latency_s: NonNegative = 0.0,
     ) -> Cluster:
-        """So many machines of so many devices; a machine's link is shared by its devices."""
+        """So many machines of so many devices; a machine's link is shared by its devices.
+
+        Args:
+            count: of machines.
+            devices: of each machine.
+            inside_bytes_per_s: of a device's link inside its machine.
+            between_bytes_per_s: of a machine's link to the others.
+            latency_s: of one message between machines.
+
+        >>> rates = {"inside_bytes_per_s": 12e9, "between_bytes_per_s": 10 * GBIT}
+        >>> Cluster.machines(4, 8, **rates).num_devices
+        32
+        """
         near = Level(count=devices, bandwidth_bytes_per_s=inside_bytes_per_s)
         far = Level(count=count, bandwidth_bytes_per_s=between_bytes_per_s, latency_s=latency_s)
         return cls(levels=(near, far))

@@ -86,7 +86,7 @@ class Aim:
         ):
             if value not in valid:
                 raise not_among(name, value, valid)
-        return planner.stages(
+        return planner.plan(
             chain,
             cluster,
             objective=cast(Objective, self.objective),
@@ -180,7 +180,7 @@ def compare(
         planner.Cluster.flat(devices.devices, bandwidth_bytes_per_s=rate, latency_s=devices.latency)
         for rate in rates
     ]
-    table = planner.compare({named.origin: named.chain}, clusters, costings=COSTINGS)
+    table = planner.sweep({named.origin: named.chain}, clusters, costings=COSTINGS)
     columns = {
         "bandwidth_gb_per_s": "bandwidth",
         "costing": "costing",

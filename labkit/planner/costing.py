@@ -82,7 +82,12 @@ class StageCosts:
 
     @classmethod
     def of(cls, chain: Chain, level: Level, costing: Costing) -> StageCosts:
-        """On single devices."""
+        """The costs of stages on single devices.
+
+        Args:
+            level: the devices and their links.
+            costing: how compute, gradients and activations add up.
+        """
         return cls(
             chain=chain,
             level=level,
@@ -127,7 +132,12 @@ class StageCosts:
         return np.maximum(seconds, np.maximum(cuts[:, :end], cuts[:, end : end + 1]))
 
     def steady_s(self, first: int, end: int, replicas: int) -> dict[str, float]:
-        """The parts of one stage, each as it limits the pipeline: compute, gradients, transfers."""
+        """The parts of one stage, each as it limits the pipeline: compute, gradients, transfers.
+
+        Args:
+            first, end: its layers, ``first`` to ``end`` - 1.
+            replicas: devices that it stands on.
+        """
         row = replicas - 1
         gradients = self.gradients_s(self.synced_bytes[first, end])[row] / replicas
         return {

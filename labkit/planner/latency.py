@@ -50,7 +50,13 @@ class Flush:
 
     @classmethod
     def of(cls, costs: StageCosts, num_microbatches: int, *, hidden: bool, straight: bool) -> Flush:
-        """From the costs of one level."""
+        """The parts of every possible stage, from the costs of one level.
+
+        Args:
+            num_microbatches: of an iteration.
+            hidden: whether all-reduces run while earlier stages still work.
+            straight: one device a stage.
+        """
         compute = costs.compute_s / costs.replicas[:, None, None]
         there_and_back = costs.transfers_s * costs.costing.activations
         before = there_and_back[:, :, None]
@@ -101,9 +107,14 @@ class Flush:
     def shortest(
         self, block_s: float, ending_s: float, most_s: float = np.inf
     ) -> tuple[float, list[Stage]]:
-        """Least work of the stages, none above so long a block or so much all-reduce at the end.
+        """The stages that take the least work, and that work.
 
-        Infinite, without stages, where there is no such plan, or none below ``most_s`` of work.
+        Infinite, without stages, where there is no such plan.
+
+        Args:
+            block_s: no block may be longer.
+            ending_s: no all-reduce may add more at the end.
+            most_s: only less work is looked for.
         """
         reached = [np.full((len(self.work_s) + 1, self.work_s.shape[-1]), np.inf)]
         reached[0][0, 0] = 0.0

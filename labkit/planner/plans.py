@@ -140,7 +140,12 @@ class Plan:
         costing: Costing | CostingName | None = None,
         num_microbatches: Count | None = None,
     ) -> Plan:
-        """The same stages under other links, another objective or another costing."""
+        """The same stages under other links, another objective or another costing.
+
+        Args:
+            cluster, objective, costing: instead of the plan's own.
+            num_microbatches: of an iteration, where the objective needs it and is not the plan's.
+        """
         aim = objective or self.objective
         same = aim == self.objective and num_microbatches is None
         return price(
@@ -246,6 +251,7 @@ def price(
     Args:
         replicas: of each stage.
         cuts: how many layers stand before each boundary between stages.
+        objective, costing, num_microbatches: as of :func:`labkit.planner.plan`.
 
     >>> chain = Chain.even(4, forward_s=0.01, backward_s=0.02)
     >>> price(chain, Cluster.flat(4, bandwidth_bytes_per_s=1e9), (3, 1), (3,)).cost_s

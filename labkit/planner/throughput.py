@@ -138,6 +138,10 @@ class Program:
     def stages(self, start: int, units: int, end: int) -> list[Stage]:
         """The stages of the best plan of layers start to end - 1 on so many units.
 
+        Args:
+            start: one of :attr:`starts`.
+            units: all of them are used.
+
         Raises:
             UsageError: no plan fits the memory.
         """

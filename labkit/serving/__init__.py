@@ -6,25 +6,26 @@
     run.summary(), run.frame(), run.why(request)
     serving.bound(requests, profile, run.batcher).rate_per_s
 
-Everything is simulated from requests; figures are in ``serving.figures``, which loads Plotly.
+:func:`simulate` is the one door: a :class:`Batcher` (or one's own), :class:`BatchServers`,
+:class:`Groups` or a :class:`Gpu` says what serves the requests. Everything is simulated from
+requests; figures are in ``serving.figures``, which loads Plotly.
 """
 
 import lazy_loader
 
 _HOMES = {  # where each public name comes from; modules are loaded with the first of their names
-    "batching.batches": ("BatchServer", "Served", "Session", "Slot", "serve"),
-    "batching.groups": ("Group", "Placement", "ServedModel", "place", "serve_groups"),
-    "batching.packing": (
-        "Packing", "Stage", "copies", "fill", "fractional_bound", "oblivious", "pack",
-        "planned", "run_plan", "share_prefix", "split_latency", "sustained",
-    ),
-    "batching.profiles": ("BatchProfile", "line", "published_profiles", "read_profile"),
+    "batching.batches": ("BatchServer", "BatchServers", "Session", "Slot"),
+    "batching.groups": ("Group", "Groups", "ServedModel"),
+    "batching.profiles": ("BatchProfile",),
+    "bounds": ("Bound", "bound"),
+    "device.clients": ("Client", "Gpu", "Workload"),
+    "device.kernels": ("Program", "load_programs", "program_paths"),
     "figures": ("figure_latency", "figure_lines", "figure_requests"),
-    "generation.batcher": (
-        "Batcher", "Bound", "Run", "bound", "capacity", "gain", "simulate", "sweep",
-    ),
-    "generation.partitions": ("Partition", "Pass", "frontier", "layouts"),
-    "requests": ("Requests", "from_csv", "generate", "highest", "load", "together", "traffic"),
+    "generation.batcher": ("Asked", "Batcher", "Batching"),
     "generation.tokens": ("TokenProfile",),
-}  # fmt: skip
+    "requests": ("Requests", "from_csv", "generate", "load", "merge_streams", "traffic"),
+    "results": ("GpuRun", "Run", "Served"),
+    "simulation": ("simulate",),
+    "sweeps": ("highest_load", "sweep"),
+}
 __getattr__, __dir__, __all__ = lazy_loader.attach(__name__, submod_attrs=_HOMES)

@@ -17,7 +17,7 @@ from labkit.kit.describe import NonNegative, Whole, checked
 from labkit.kit.draw import CYCLE, PALETTE, finish
 
 if TYPE_CHECKING:
-    from labkit.serving.generation.batcher import Run
+    from labkit.serving.results import Run
 
 PARTS = {  # what a request's time goes to, in order, and its colour
     "waits for its first iteration": PALETTE["idle"],
@@ -38,8 +38,11 @@ def figure_latency(
 ) -> go.Figure:
     """Median latency per output over throughput, one line a batcher.
 
-    ``table``: rows of :func:`labkit.serving.sweep`; ``limit_s``: a latency to compare them at;
-    ``bound_per_s``: no batcher is to the right of it; ``paper``: rates and latencies of a paper.
+    Args:
+        table: rows of :func:`labkit.serving.sweep`.
+        limit_s: a latency to compare them at; 0: none.
+        bound_per_s: no batcher is to the right of it; 0: none.
+        paper: rates and latencies that a paper prints.
 
     Raises:
         BadValue: the table lacks a column.
@@ -79,6 +82,10 @@ def figure_requests(
 
     A request of a batch that stays together is computed on after its last output; its client
     waits for the whole batch.
+
+    Args:
+        runs: by the name above their row.
+        first: the place of the first request that is shown.
 
     Raises:
         BadValue: there are no such requests.
@@ -127,8 +134,16 @@ def figure_lines(
     y: str = "requests/s, 99 % in time",
     log_x: bool = False,
 ) -> go.Figure:
-    """Columns over the index: ``bound`` dashed and black, names that begin with ``paper`` dotted
-    and orange, ``baseline`` grey, others each in a colour of its own."""
+    """The columns of a table over its index, a line each.
+
+    ``bound`` is dashed and black, names that begin with ``paper`` are dotted and orange,
+    ``baseline`` is grey, and the others have a colour each.
+
+    Args:
+        table: numbers, a column a line.
+        x, y: titles of the axes.
+        log_x: whether the index is drawn on a logarithmic axis.
+    """
     import plotly.express as px
 
     few = len(table) <= 20

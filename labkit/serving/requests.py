@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from copy import copy
 from functools import cached_property
 from math import ceil, inf
@@ -20,7 +20,6 @@ from labkit.kit.describe import (
     Count,
     NonNegative,
     Positive,
-    Share,
     Whole,
     checked,
     description,
@@ -103,7 +102,14 @@ class Requests(Arrivals):
 
     @checked
     def at_rate(self, rate_per_s: Positive) -> Requests:
-        """The same requests with their gaps stretched to this mean rate."""
+        """The same requests with their gaps stretched to this mean rate.
+
+        Raises:
+            BadValue: they all arrive at once.
+
+        >>> Requests(arrival_s=[0, 1, 2]).at_rate(2).column("arrival_s").tolist()
+        [0.0, 0.5, 1.0]
+        """
         if not np.isfinite(self.rate_per_s):
             raise BadValue("at_rate: the requests all arrive at once; there is no rate to change")
         arrival_s = self.column("arrival_s") * self.rate_per_s / rate_per_s
@@ -115,16 +121,24 @@ class Requests(Arrivals):
 
 
 @checked
-def together(
+def merge_streams(
     parts: Annotated[Sequence[Requests], MinLen(1)], *, name: str = "requests"
 ) -> Requests:
     """Several streams of requests as one, in order of arrival.
 
+    Args:
+        parts: of those that arrive together, the earlier part's come first.
+        name: of the whole.
+
     Raises:
         BadValue: only some of them name their models.
+
+    >>> parts = [generate(2, 3, cv=0, model="a"), generate(4, 2, cv=0, model="b")]
+    >>> merge_streams(parts).frame()[["arrival_s", "model"]].values.tolist()
+    [[0.25, 'b'], [0.5, 'a'], [0.5, 'b'], [1.0, 'a'], [1.5, 'a']]
     """
     if len({bool(part.model) for part in parts}) > 1:
-        raise BadValue("together: only some parts name their model; valid: all or none")
+        raise BadValue("merge_streams: only some parts name their model; valid: all or none")
     columns: dict[str, Any] = {
         column: np.concatenate([part.column(column) for part in parts])
         for column in Requests.names_of(texts=False)
@@ -144,18 +158,23 @@ def generate(
     model: str = "",
     rng: np.random.Generator | Whole = 0,
 ) -> Requests:
-    """A synthetic stream for one model; :func:`together` joins several.
+    """A synthetic stream for one model; :func:`merge_streams` joins several.
 
     Args:
         rate_per_s: mean requests a second.
+        count: of requests.
         cv: coefficient of variation of the gaps, which are gamma distributed: 0 for even gaps,
             1 for a Poisson process, above 1 for bursts.
         prompt_tokens, output_tokens: least and most; drawn evenly, both ends included.
         slo_s: the latency that every request should not exceed.
+        model: the model they are for; empty: they name none.
         rng: a generator or a seed.
 
     Raises:
         BadValue: a range is empty or begins too low.
+
+    >>> generate(4, 3, cv=0).column("arrival_s").tolist()
+    [0.25, 0.5, 0.75]
     """
     draw = np.random.default_rng(rng)
     for name, (low, high) in zip(TOKENS, (prompt_tokens, output_tokens), strict=True):
@@ -183,28 +202,40 @@ def traffic(
     *,
     slo_s: Positive | dict[str, Positive] | None = None,
     cv: NonNegative = 1.0,
-    rng: Whole = 0,
+    rng: np.random.Generator | Whole = 0,
 ) -> Requests:
     """Requests of several models for so long, each with gaps of this variation; one each at least.
 
     Args:
+        rates_per_s: mean requests a second by model.
+        seconds: how long.
         slo_s: the latency objective of all models, or of each.
+        cv: coefficient of variation of the gaps, as of :func:`generate`.
+        rng: a generator or a seed, of which every model gets one of its own.
 
     Raises:
         UsageError: ``slo_s`` names a model that has no rate.
+
+    >>> traffic({"a": 1.0, "b": 2.0}, 2.0, cv=0).model
+    ('b', 'a', 'b', 'b')
     """
     slos = slo_s if isinstance(slo_s, dict) else dict.fromkeys(rates_per_s, slo_s or np.inf)
     for model in set(slos) - set(rates_per_s):
         raise not_among("model of rates_per_s", model, rates_per_s)
+    draws: Sequence[np.random.Generator | int]
+    if isinstance(rng, np.random.Generator):
+        draws = rng.spawn(len(rates_per_s))
+    else:
+        draws = [1000 * rng + place for place in range(len(rates_per_s))]
     parts = []
-    for place, (model, rate) in enumerate(rates_per_s.items()):
-        count = ceil(rate * seconds + 6 * (1 + cv) * (rate * seconds) ** 0.5 + 6)
-        part = generate(
-            rate, count, cv=cv, slo_s=slos.get(model, np.inf), model=model, rng=1000 * rng + place
-        )
+    for (model, rate), draw in zip(rates_per_s.items(), draws, strict=True):
+        expected = rate * seconds
+        enough = ceil(expected + 6 * (1 + cv) * expected**0.5 + 6)  # six deviations more
+        slo = slos.get(model, np.inf)
+        part = generate(rate, enough, cv=cv, slo_s=slo, model=model, rng=draw)
         inside = int(np.searchsorted(part.column("arrival_s"), seconds))
         parts.append(part.head(max(inside, 1)))
-    return together(parts)
+    return merge_streams(parts)
 
 
 @checked
@@ -240,39 +271,3 @@ def from_csv(
         BadValue: ``columns`` names a column that requests do not have.
     """
     return read_csv(Requests, path, columns or {}, name)
-
-
-@checked
-def highest(
-    attainment: Callable[[float], float],
-    low: Positive,
-    high: Positive,
-    *,
-    target: Share = 0.99,
-    steps: Count = 8,
-) -> float:
-    """The highest load at which a server still attains its target, by bisection of its logarithm.
-
-    Args:
-        attainment: the share of requests in time at a load: a rate, a burstiness.
-        low, high: where to look; ``low`` is returned where even that fails.
-
-    Raises:
-        BadValue: ``high`` is not above ``low``.
-    """
-    if high <= low:
-        raise BadValue(f"highest: high must be above low; got {low} and {high}")
-    try:
-        if attainment(high) >= target:
-            return high
-    except TypeError as error:
-        raise BadValue(f"highest: attainment must map a load to a share; {error}") from None
-    return bisected(lambda load: attainment(load) >= target, low, high, steps)
-
-
-def bisected(fits: Callable[[float], bool], low: float, high: float, steps: int) -> float:
-    """The highest load that fits, where ``low`` does and ``high`` does not."""
-    for _ in range(steps):
-        middle = (low * high) ** 0.5
-        low, high = (middle, high) if fits(middle) else (low, middle)
-    return low

@@ -13,7 +13,7 @@ import lazy_loader
 _HOMES = {  # where each public name comes from; modules are loaded with the first of their names
     "chain": ("Chain", "Plan", "Replay", "replay"),
     "methods": ("METHODS", "all_kept", "optimum", "plan", "recursive", "searched", "segments"),
-    "running": ("Residual", "capture", "execute", "resnet", "tracked_bytes"),
+    "running": ("capture", "execute", "resnet", "tracked_bytes"),
 }
 __getattr__, __dir__, __all__ = lazy_loader.attach(
     __name__, submodules=("figures",), submod_attrs=_HOMES

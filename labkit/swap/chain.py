@@ -70,6 +70,9 @@ class Chain:
     def even(cls, num_blocks: NumBlocks, *, kept_bytes: NonNegative = 1.0) -> Chain:
         """Equal blocks: outputs of 1, a backward pass that costs two forward passes.
 
+        Args:
+            kept_bytes: what each block's backward pass needs besides its input and output.
+
         >>> Chain.even(4).num_blocks
         4
         """
@@ -84,6 +87,7 @@ class Chain:
 
     @property
     def num_blocks(self) -> int:
+        """Blocks of the chain."""
         return len(self.output_bytes)
 
     @property
@@ -109,6 +113,7 @@ class Replay:
 
     @property
     def peak_bytes(self) -> float:
+        """What was held at most."""
         return max(self.live_bytes)
 
 
@@ -139,50 +144,98 @@ def replay(chain: Chain, operations: Iterable[tuple[Action, Whole]]) -> Replay:
     A kept block's output stays until the block's own backward pass. The gradient of the last output
     is there once that output is; an operation's results count while it runs.
 
+    Args:
+        operations: pairs of an action and a block, in order.
+
     Raises:
         BadValue: an operation lacks what it needs, or not every block had its backward pass.
+
+    >>> chain = Chain.even(2, kept_bytes=0.0)
+    >>> kept = [("keep", 0), ("keep", 1), ("backward", 1), ("backward", 0)]
+    >>> replay(chain, kept).live_bytes  # at the end of the forward pass: input, outputs, gradient
+    (2.0, 3.0, 5.0, 4.0)
+    >>> again = [("checkpoint", 0), ("keep", 1), ("backward", 1), ("keep", 0), ("backward", 0)]
+    >>> replay(chain, again).cost - replay(chain, kept).cost  # block 0 ran twice
+    1.0
     """
-    between = chain.between_bytes
-    last = chain.num_blocks
-    inputs = {0}
-    kept = set[int]()
-    gradient = -1
-    held = chain.input_bytes
-    cost = 0.0
-    live = []
+    step = _Step(chain)
+    live_bytes = []
     for number, (action, block) in enumerate(operations):
-        ready = (
-            block in kept and gradient == block + 1
-            if action == BACKWARD
-            else (block in inputs and block + 1 not in inputs)
-        )
-        if not ready:
+        if not step.is_ready(action, block):
             raise BadValue(f"operation {number}, {action} of block {block}, lacks what it needs")
         if action == BACKWARD:
-            live.append(held + between[block] + chain.backward_extra_bytes[block])
-            held += between[block] - 2 * between[block + 1] - chain.kept_bytes[block]
-            kept.remove(block)
-            inputs.discard(block + 1)
-            if block and block - 1 not in kept:  # made again where it is needed again
-                inputs.remove(block)
-                held -= between[block]
-            gradient = block
-            cost = cost + chain.backward_cost[block]
-            continue
-        held += between[block + 1] + (chain.kept_bytes[block] if action == KEEP else 0)
-        cost += chain.forward_cost[block]
-        extra = chain.keep_extra_bytes if action == KEEP else chain.forward_extra_bytes
-        live.append(held + extra[block])
-        inputs.add(block + 1)
-        if action == KEEP:
-            kept.add(block)
+            live_bytes.append(float(step.go_back(block)))
+        else:
+            live_bytes.append(float(step.go_forward(action, block)))
+    if step.gradient_of != 0 or step.kept:
+        raise BadValue(
+            f"the plan ends with the gradient of {step.gradient_of} of {chain.num_blocks} blocks "
+            "still due"
+        )
+    added = step.cost / chain.step_cost - 1
+    return Replay(live_bytes=tuple(live_bytes), cost=step.cost, added_fraction=added)
+
+
+class _Step:
+    """A step of training that a replay has carried out in part.
+
+    Attributes:
+        inputs: blocks whose input is held; the last block's output counts as one more.
+        kept: blocks that hold all that their backward pass needs.
+        gradient_of: the block whose input's gradient is held; the number of blocks: the output's;
+            -1: none yet.
+        held_bytes: of all of these.
+    """
+
+    def __init__(self, chain: Chain) -> None:
+        self.chain = chain
+        self.between = chain.between_bytes
+        self.inputs = {0}
+        self.kept = set[int]()
+        self.gradient_of = -1
+        self.held_bytes = chain.input_bytes
+        self.cost = 0.0
+
+    def is_ready(self, action: Action, block: int) -> bool:
+        """Whether an operation has what it needs, and gives what is not there yet."""
+        if action == BACKWARD:
+            return block in self.kept and self.gradient_of == block + 1
+        return block in self.inputs and block + 1 not in self.inputs
+
+    def go_forward(self, action: Action, block: int) -> float:
+        """A forward pass of a block; gives the bytes held while it runs."""
+        chain = self.chain
+        keeps = action == KEEP
+        self.held_bytes += self.between[block + 1] + (chain.kept_bytes[block] if keeps else 0)
+        self.cost += chain.forward_cost[block]
+        extra_bytes = chain.keep_extra_bytes if keeps else chain.forward_extra_bytes
+        live_bytes = self.held_bytes + extra_bytes[block]
+        self.inputs.add(block + 1)
+        if keeps:
+            self.kept.add(block)
         if action == FORWARD:
-            inputs.remove(block)
-            held -= between[block]
-        if gradient < 0 and block + 1 == last:
-            gradient = last
-            held = held + between[last]
-    if gradient != 0 or kept:
-        raise BadValue(f"the plan ends with the gradient of {gradient} of {last} blocks still due")
-    added = cost / chain.step_cost - 1
-    return Replay(live_bytes=tuple(live), cost=cost, added_fraction=added)
+            self.let_go(block)
+        if self.gradient_of < 0 and block + 1 == chain.num_blocks:
+            self.gradient_of = chain.num_blocks
+            self.held_bytes = self.held_bytes + self.between[block + 1]
+        return live_bytes
+
+    def go_back(self, block: int) -> float:
+        """A backward pass of a block; gives the bytes held while it runs."""
+        chain = self.chain
+        gradient_bytes = self.between[block]
+        live_bytes = self.held_bytes + gradient_bytes + chain.backward_extra_bytes[block]
+        # The output goes with its gradient, and what was kept; the input's gradient comes.
+        self.held_bytes += gradient_bytes - 2 * self.between[block + 1] - chain.kept_bytes[block]
+        self.kept.remove(block)
+        self.inputs.discard(block + 1)
+        if block and block - 1 not in self.kept:  # made again where it is needed again
+            self.let_go(block)
+        self.gradient_of = block
+        self.cost = self.cost + chain.backward_cost[block]
+        return live_bytes
+
+    def let_go(self, block: int) -> None:
+        """A block's input goes."""
+        self.inputs.remove(block)
+        self.held_bytes -= self.between[block]

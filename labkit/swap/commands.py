@@ -48,6 +48,13 @@ def compare(network: Network) -> Report:
         tables=[Sheet(table=table)],
         notes=["parameters, their gradients and an optimizer's states come on top"],
         data={"command": "compare", "rows": records(table)},
+        figures=lambda: [
+            (
+                "Time against memory",
+                "The line is the exact optimum, which no plan of the kind beats.",
+                swap.figures.figure_tradeoff(chain),
+            )
+        ],
     )
 
 

@@ -16,6 +16,9 @@ def figure_tradeoff(chain: Chain, *, slots: int = 400, title: str = "") -> go.Fi
     """Time added against peak memory: every number of equal segments, the methods, the optimum.
 
     Methods that add more than :data:`MOST_ADDED`, or need no recomputation, are left out.
+
+    Args:
+        slots: sizes of memory that the exact optimum distinguishes.
     """
     memory, cost = optimum(chain, slots=slots).frontier()
     added = cost / chain.step_cost - 1

@@ -23,6 +23,8 @@ Choose = Callable[[int, int, int], int]
 
 
 class _Run(NamedTuple):
+    """Blocks ``start`` to ``end`` - 1, at a level of the tree (or with a memory in slots)."""
+
     start: int
     end: int
     level: int
@@ -52,10 +54,12 @@ def _operations(
 
 
 def _same_level(run: _Run, _: int) -> tuple[int, int, int]:
+    """What is run again lies a level deeper."""
     return run.level, run.level, run.level + 1
 
 
 def _plan(chain: Chain, choose: Choose, method: str) -> Plan:
+    """The plan of a method that looks at levels alone."""
     operations = tuple(_operations(chain.num_blocks, choose, _same_level, 0))
     return Plan(chain=chain, operations=operations, method=method)
 
@@ -63,15 +67,29 @@ def _plan(chain: Chain, choose: Choose, method: str) -> Plan:
 @checked
 def all_kept(chain: Chain) -> Plan:
     """Nothing is recomputed."""
-    return _plan(chain, lambda start, end, level: 0, "all kept")
+
+    def choose(start: int, end: int, level: int) -> int:
+        return 0
+
+    return _plan(chain, choose, "all kept")
 
 
 @checked
 def segments(chain: Chain, starts: Sequence[int] | Count) -> Plan:
     """Segments that keep their first input and are recomputed whole, but for the last.
 
-    ``starts`` are the blocks where they begin, 0 left out, or how many segments of (nearly) equal
-    length there are. Source: Chen et al. 2016, Algorithm 1.
+    Args:
+        starts: the blocks where they begin, 0 left out, or how many segments of (nearly) equal
+            length there are.
+
+    Raises:
+        BadValue: there are more segments than blocks, or one begins outside the chain.
+
+    Source: Chen et al. 2016, Algorithm 1.
+
+    >>> plan = segments(Chain.even(4), 2)  # blocks 0 and 1 run again, 2 and 3 do not
+    >>> plan.replay().added_fraction  # two forward passes more, of 4 + 8
+    0.16666666666666674
     """
     if isinstance(starts, int):
         if starts > chain.num_blocks:
@@ -92,6 +110,9 @@ def recursive(chain: Chain) -> Plan:
     """Every run is cut in half down to single blocks: O(log n) memory.
 
     Source: Chen et al. 2016, §4.4 (k = 1).
+
+    >>> recursive(Chain.even(2)).operations
+    (('checkpoint', 0), ('keep', 1), ('backward', 1), ('keep', 0), ('backward', 0))
     """
 
     def choose(start: int, end: int, level: int) -> int:
@@ -103,6 +124,9 @@ def recursive(chain: Chain) -> Plan:
 @checked
 def searched(chain: Chain, *, tries: Slots = 60) -> Plan:
     """Segments that end once their blocks exceed a budget, at the budget with the least peak.
+
+    Args:
+        tries: budgets, from the largest block to all blocks.
 
     Source: Chen et al. 2016, Algorithm 3, with the search over its budget.
     """
@@ -143,8 +167,9 @@ class Optimum:
         self.slot_bytes = memory_bytes / slots
         self.between = self._rounded(chain.between_bytes)
         self.kept = self._rounded(np.array(chain.kept_bytes))
-        extra = (chain.forward_extra_bytes, chain.keep_extra_bytes, chain.backward_extra_bytes)
-        self.extra = [self._rounded(np.array(sizes)) for sizes in extra]
+        self.forward_extra = self._rounded(np.array(chain.forward_extra_bytes))
+        self.keep_extra = self._rounded(np.array(chain.keep_extra_bytes))
+        self.backward_extra = self._rounded(np.array(chain.backward_extra_bytes))
         n = chain.num_blocks
         self.cost = np.full((n + 1, n + 1, slots + 1), np.inf, dtype=np.float32)
         self.split = np.zeros((n + 1, n + 1, slots + 1), dtype=np.int16)
@@ -153,34 +178,56 @@ class Optimum:
                 self._solve(start, start + length)
 
     def _rounded(self, sizes: np.ndarray) -> np.ndarray:
+        """Sizes in slots, rounded up but for what rounding itself adds."""
         return np.ceil(sizes / self.slot_bytes - 1e-9).astype(int)
 
-    def _solve(self, s: int, t: int) -> None:
-        chain = self.chain
-        a = self.between
+    def _solve(self, start: int, end: int) -> None:
+        """The least cost of a run at every memory, where those of shorter runs are known."""
         memory = np.arange(self.slots + 1)
-        late = a[t] if t < chain.num_blocks else 0  # the gradient that waits
-        own = chain.forward_cost[s] + chain.backward_cost[s]
-        rest = own if t == s + 1 else own + self._shifted(self.cost[s + 1, t], a[s] + self.kept[s])
-        forward, keep, backward = self.extra
-        own_bytes = a[s] + self.kept[s] + a[s + 1]
-        need = max(own_bytes + late + keep[s], own_bytes + a[s] + a[s + 1] + backward[s])
-        cost = np.where(memory >= need, rest, np.inf)
+        cost = np.where(memory >= self._slots_to_keep(start, end), self._kept(start, end), np.inf)
         split = np.zeros(self.slots + 1, int)
-        if t > s + 1:
-            passed = np.cumsum(chain.forward_cost[s : t - 1])
-            # x_s stays; passing block k needs its input and output beside it
-            through = [a[s] + (k > s) * a[k] + a[k + 1] + forward[k] for k in range(s, t - 1)]
-            fits = memory >= np.maximum.accumulate(through)[:, None] + late
-            after = self._shifted(self.cost[s + 1 : t, t], a[s])
-            table = passed[:, None] + after + self.cost[s, s + 1 : t]
-            table = np.where(fits, table, np.inf)
-            best = table.argmin(axis=0)
-            least = table[best, memory]
-            split = np.where(least < cost, best + s + 1, 0)
+        if end > start + 1:
+            by_split = self._splits(start, end, memory)
+            best = by_split.argmin(axis=0)
+            least = by_split[best, memory]
+            split = np.where(least < cost, best + start + 1, 0)
             cost = np.minimum(cost, least)
-        self.cost[s, t] = cost
-        self.split[s, t] = split
+        self.cost[start, end] = cost
+        self.split[start, end] = split
+
+    def _waiting(self, end: int) -> int:
+        """Slots of the gradient that waits for a run's last block."""
+        return int(self.between[end]) if end < self.chain.num_blocks else 0
+
+    def _slots_to_keep(self, start: int, end: int) -> int:
+        """What a run's first block needs to be kept now, and to go back over later."""
+        before = self.between[start]
+        after = self.between[start + 1]
+        own = before + self.kept[start] + after
+        to_keep = own + self._waiting(end) + self.keep_extra[start]
+        to_go_back = own + before + after + self.backward_extra[start]
+        return int(max(to_keep, to_go_back))
+
+    def _kept(self, start: int, end: int) -> np.ndarray | float:
+        """The cost at every memory where the first block is kept and the rest goes on."""
+        own = self.chain.forward_cost[start] + self.chain.backward_cost[start]
+        if end == start + 1:
+            return own
+        held = self.between[start] + self.kept[start]
+        return own + self._shifted(self.cost[start + 1, end], held)
+
+    def _splits(self, start: int, end: int, memory: np.ndarray) -> np.ndarray:
+        """The cost of a run at every memory (columns) and every split of it (rows)."""
+        first = self.between[start]  # stays; passing a block needs its input and output beside it
+        needs = []
+        for block in range(start, end - 1):
+            before = self.between[block] if block > start else 0
+            needs.append(first + before + self.between[block + 1] + self.forward_extra[block])
+        fits = memory >= np.maximum.accumulate(needs)[:, None] + self._waiting(end)
+        passed = np.cumsum(self.chain.forward_cost[start : end - 1])
+        after = self._shifted(self.cost[start + 1 : end, end], first)
+        cost = passed[:, None] + after + self.cost[start, start + 1 : end]
+        return np.where(fits, cost, np.inf)
 
     @staticmethod
     def _shifted(cost: np.ndarray, by: int) -> np.ndarray:
@@ -222,7 +269,11 @@ class Optimum:
 
 @checked
 def optimum(chain: Chain, memory_bytes: Positive | None = None, *, slots: Slots = 200) -> Optimum:
-    """The exact program up to ``memory_bytes`` (default: what keeping all needs).
+    """The exact program for every memory up to a limit: no plan of the kind costs less.
+
+    Args:
+        memory_bytes: the limit; None: what keeping all needs.
+        slots: sizes of memory that are distinguished.
 
     Eight equal blocks take 24 forward and backward; with only the input kept, 7 + 6 + … + 1 more.
 
@@ -233,13 +284,23 @@ def optimum(chain: Chain, memory_bytes: Positive | None = None, *, slots: Slots 
     return Optimum(chain, memory_bytes or all_kept(chain).replay().peak_bytes, slots)
 
 
+def _square_root(chain: Chain) -> Plan:
+    return segments(chain, max(1, round(chain.num_blocks**0.5)))
+
+
+def _each_block(chain: Chain) -> Plan:
+    return segments(chain, chain.num_blocks)
+
+
 METHODS: dict[str, Callable[[Chain], Plan]] = {
     "all-kept": all_kept,
-    "square-root": lambda chain: segments(chain, max(1, round(chain.num_blocks**0.5))),
+    "square-root": _square_root,
     "searched": searched,
     "recursive": recursive,
-    "each-block": lambda chain: segments(chain, chain.num_blocks),
+    "each-block": _each_block,
 }
+"""Ways to choose a plan, by name: as many equal segments as the root of the blocks, or of one block
+each, beside the functions of this module."""
 
 
 @checked

@@ -9,19 +9,29 @@ import contextlib
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-import torch
-from torch import Tensor, nn
-from torch.utils.flop_counter import FlopCounterMode
-
+from labkit import extras
 from labkit.errors import BadValue
 from labkit.swap.chain import BACKWARD, FORWARD, KEEP, Chain, Plan
+
+try:
+    import torch
+    from torch import Tensor, nn
+    from torch.utils.flop_counter import FlopCounterMode
+except ModuleNotFoundError as error:
+    raise extras.lacking("running a chain of blocks", [error.name or "torch"], "torch") from error
 
 Block = Callable[[Tensor], Tensor]
 _CAPTURED: dict[tuple, tuple[Tensor, dict[str, int]]] = {}  # by what prints, modules, input's shape
 
 
 def conv_bn(inputs: int, outputs: int, size: int, stride: int = 1) -> nn.Sequential:
-    """A convolution and its norm; the ReLU that follows works in place."""
+    """A convolution and its norm; the ReLU that follows works in place.
+
+    Args:
+        inputs, outputs: channels.
+        size: width and height of its filters.
+        stride: pixels from one filter to the next.
+    """
     conv = nn.Conv2d(inputs, outputs, size, stride, padding=size // 2, bias=False)
     return nn.Sequential(conv, nn.BatchNorm2d(outputs))
 
@@ -40,6 +50,7 @@ class Bottleneck(nn.Module):
         self.dropout = nn.Dropout(dropout)
 
     def forward(self, x: Tensor) -> Tensor:
+        """The block's output; its last ReLU works in place."""
         return self.dropout((self.body(x) + self.shortcut(x)).relu_())
 
 
@@ -49,6 +60,19 @@ def resnet(
     """A ResNet for images of about ``num_layers`` convolutions, three a block.
 
     Its four stages grow in the proportions of ResNet-50 (3, 4, 6, 3).
+
+    Args:
+        width: channels of the first stage; each later one has twice as many.
+        classes: outputs.
+        dropout: share of a block's outputs that are dropped.
+
+    Raises:
+        BadValue: there are fewer blocks than stages.
+
+    Source: He et al. 2015, Table 1.
+
+    >>> len(resnet(50)), len(resnet(152))  # a stem, 16 or 50 blocks, the head
+    (18, 52)
     """
     num_blocks = round((num_layers - 2) / 3)
     if num_blocks < 4:
@@ -66,19 +90,12 @@ def resnet(
     return [*blocks, nn.Sequential(pool, nn.Flatten(), nn.Linear(inputs, classes))]
 
 
-class Residual(nn.Module):
-    """A linear layer and a tanh beside a shortcut."""
-
-    def __init__(self, width: int) -> None:
-        super().__init__()
-        self.linear = nn.Linear(width, width)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return x + torch.tanh(self.linear(x))
-
-
 def capture(make: Callable[[], Sequence[nn.Module]], shape: Sequence[int]) -> tuple[Chain, int]:
     """The chain of a network, and how many parameters it has, from one pass without numbers.
+
+    Args:
+        make: makes the blocks; on torch's meta device, so that none of them has numbers.
+        shape: of the input.
 
     Kept bytes are the storages that autograd saves for a block's backward pass, but for its input,
     its output and its parameters; extra bytes are what torch's tracker sees beside those, gradients
@@ -162,10 +179,17 @@ def execute(
     *,
     restore_random: bool = True,
 ) -> Tensor:
-    """Carry out a plan, operation by operation; parameters get their gradients, and so does ``x``.
+    """Carry out a plan, operation by operation; parameters get their gradients.
 
-    ``gradient`` gives the loss's from the last output. ``restore_random``: a block that runs again
-    draws the random numbers that it drew first.
+    Args:
+        blocks: the chain's, in order.
+        x: what the first of them reads.
+        gradient: gives the loss's gradient from the last output.
+        plan: whose operations are carried out.
+        restore_random: whether a block that runs again draws the random numbers that it drew first.
+
+    Returns:
+        The gradient of ``x``.
     """
     outputs = {0: x}
     graphs = dict[int, tuple[Tensor, Tensor]]()
@@ -203,6 +227,11 @@ def tracked_bytes(make: Callable[[], Sequence[nn.Module]], shape: Sequence[int],
     """The peak of a plan that really runs, as torch's tracker counts it.
 
     Parameters and their gradients are there from the start and left out; the input counts.
+
+    Args:
+        make: makes the blocks.
+        shape: of the input.
+        plan: what to keep and what to recompute.
     """
     blocks = make()
     x = torch.zeros(*shape)

@@ -9,6 +9,7 @@ import lazy_loader
 _HOMES = {  # where each public name comes from
     "review.explore": ("explore",),
     "review.paper": ("Paper", "open_paper"),
+    "review.predict": ("Guess", "predict"),
     "review.tables": ("Table", "table"),
 }
 __getattr__, __dir__, __all__ = lazy_loader.attach(__name__, submod_attrs=_HOMES)

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
 SCALARS = {"int": int, "float": float, "str": str, "bool": bool}
 PLOTLY_MIME = "application/vnd.plotly.v1+json"
+GUESS_MIME = "application/vnd.labkit.guess+json"
+"""The question of ``workbook.predict`` and its unit, as a stored output carries them."""
 WIDGET_VIEW = "application/vnd.jupyter.widget-view+json"
 MAGIC = re.compile(r"^\s*[%!?]|^\s*[\w, ]+=\s*[%!]|\?\s*$")
 

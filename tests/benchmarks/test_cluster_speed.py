@@ -12,9 +12,10 @@ from typing import Any
 
 import pytest
 
-from labkit import cluster, datasets
+from labkit import cluster
 from tests.oracles import elasticflow_simulator as elasticflow
 from tests.oracles.tiresias_simulator import GPUS_PER_NODE, NODES, POLICIES, STORED
+from tests.published import Need
 
 
 def cpu_us_a_job(trace: cluster.Trace, gpus: cluster.Cluster, policy: cluster.Policy) -> float:
@@ -47,9 +48,8 @@ def beside(
 
 
 @pytest.mark.parametrize("schedule", POLICIES)
-def test_recorded_jobs(benchmark: Any, schedule: str) -> None:
-    if not datasets.available("itp-elasticflow", ["data/raw-traces.tar.gz"]):
-        pytest.skip("itp-elasticflow is not on this machine (see `labkit data`)")
+def test_recorded_jobs(benchmark: Any, published_data: Need, schedule: str) -> None:
+    published_data("itp-elasticflow", ["data/raw-traces.tar.gz"])
     trace = cluster.load("itp-elasticflow", part="06")
     gpus = cluster.Cluster.nodes(NODES, gpus=GPUS_PER_NODE)
     how = {"peer": "tiresias", "stored": STORED, "schedule": schedule}
@@ -57,9 +57,8 @@ def test_recorded_jobs(benchmark: Any, schedule: str) -> None:
 
 
 @pytest.mark.parametrize("schedule", elasticflow.SCHEDULES)
-def test_jobs_with_deadlines(benchmark: Any, schedule: str) -> None:
-    if not datasets.available("elasticflow-asplos23"):
-        pytest.skip("elasticflow-asplos23 is not on this machine (see `labkit data`)")
+def test_jobs_with_deadlines(benchmark: Any, published_data: Need, schedule: str) -> None:
+    published_data("elasticflow-asplos23")
     trace, policies = elasticflow.policies()
     how = {"peer": "elasticflow", "stored": elasticflow.STORED, "schedule": schedule}
     beside(benchmark, trace, elasticflow.GPUS, policies[schedule], **how)

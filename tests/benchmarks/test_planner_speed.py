@@ -33,7 +33,7 @@ def test_stages_beside_trying_all(benchmark: Any, layers: int) -> None:
     start = time.process_time()
     best = best_of_all(chain, cluster)
     all_s = time.process_time() - start
-    plan = benchmark(planner.stages, chain, cluster)
+    plan = benchmark(planner.plan, chain, cluster)
     assert plan.cost_s == pytest.approx(best.cost_s)
     benchmark.extra_info |= {"plans": num_plans(layers, 6), "all_cpu_s": round(all_s, 2)}
 
@@ -44,7 +44,7 @@ def test_stages_beside_trying_all(benchmark: Any, layers: int) -> None:
 def test_stages_of_long_chains(benchmark: Any, layers: int, devices: int) -> None:
     cluster = planner.Cluster.flat(devices, bandwidth_bytes_per_s=1e8)
     chain = random_chain(layers)
-    plan = benchmark.pedantic(planner.stages, (chain, cluster), rounds=2, iterations=1)
+    plan = benchmark.pedantic(planner.plan, (chain, cluster), rounds=2, iterations=1)
     assert chain.time_s / devices <= plan.cost_s <= chain.time_s
 
 
@@ -53,5 +53,5 @@ def test_two_levels(benchmark: Any, layers: int) -> None:
     level = [planner.Level(count=4, bandwidth_bytes_per_s=rate) for rate in (1e9, 1e8)]
     cluster = planner.Cluster(levels=tuple(level))
     chain = random_chain(layers)
-    plan = benchmark.pedantic(planner.stages, (chain, cluster), rounds=1, iterations=1)
+    plan = benchmark.pedantic(planner.plan, (chain, cluster), rounds=1, iterations=1)
     assert plan.cost_s >= chain.time_s / 16

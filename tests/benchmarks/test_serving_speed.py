@@ -50,12 +50,13 @@ def test_a_request_through_groups(benchmark: Any, name: str) -> None:
     """AlpaServe's two models on two GPUs: 60,154 requests, or 1,804."""
     setting = two_models.SETTINGS[name]
     requests = two_models.requests(setting, "skew")
-    plan = two_models.plan(setting, 2)
-    serving.serve_groups(requests, *plan)  # compiles, or loads what was compiled
+    groups, models = two_models.plan(setting, 2)
+    plan = (models, serving.Groups(groups=groups))
+    serving.simulate(requests, *plan)  # compiles, or loads what was compiled
     start = time.process_time()
-    serving.serve_groups(requests, *plan)
+    serving.simulate(requests, *plan)
     ours_us = (time.process_time() - start) / len(requests) * 1e6
-    benchmark(serving.serve_groups, requests, *plan)
+    benchmark(serving.simulate, requests, *plan)
     peer_us = json.loads(two_models.STORED.read_text())[name]["skew, 2"]["cpu_us_a_request"]
     benchmark.extra_info |= {"ours_us": round(ours_us, 3), "alpaserve_us": peer_us}
     print(f"\n{name}: {ours_us:.3f} µs a request; AlpaServe's own, when stored, {peer_us:,.2f}")

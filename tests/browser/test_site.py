@@ -7,9 +7,11 @@ import re
 from pathlib import Path
 from typing import Any
 
+import nbformat
 import pytest
 
 from labkit.workbook.export.site import write_site
+from labkit.workbook.review import rivals
 from tests.browser.test_offline import browser, pytestmark, site, visit
 from tests.export import synthetic
 
@@ -292,6 +294,68 @@ def test_a_figure_takes_a_new_width(visit: Any) -> None:
              <= plot.getBoundingClientRect().right + 1)"""
     )
     assert max(overlap(page)) <= 1
+
+
+# ---------------------------------------------------------------- ways through, rivals
+
+
+@pytest.fixture(scope="module")
+def with_ways(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A page whose headline is on the way of five minutes, and moves with a menu of rivals."""
+    root = synthetic.make(tmp_path_factory.mktemp("ways") / "workbook")
+    path = root / "notebooks" / "energy" / "alpha.ipynb"
+    notebook = nbformat.read(path, as_version=4)
+    start = next(n for n, c in enumerate(notebook.cells) if "The headline" in c.source)
+    heading, headline = notebook.cells[start : start + 2]
+    for cell in (heading, headline):
+        cell.metadata["tags"] = [*cell.metadata.get("tags", []), "path-5", "path-30"]
+    moving = rivals.figure(
+        root,
+        "alpha",
+        lambda way: synthetic.bars() if way == "ours" else synthetic.frontier(),
+        ["ours", "one clock"],
+        lambda way: {"slowdown": 0.0 if way == "ours" else 0.4},
+        {},
+        "clocks by",
+    )
+    headline.outputs = [synthetic.plot(moving)]
+    nbformat.write(notebook, path)
+    write_site(root)
+    return root / "results" / "site" / "papers" / "alpha.html"
+
+
+def test_a_way_through_hides_the_rest_until_a_link_leads_there(
+    browser: Any, with_ways: Path
+) -> None:
+    page = browser.new_page()
+    page.goto(with_ways.as_uri())
+    contents = page.locator(".notebook > nav li:visible")
+    everything = contents.count()
+    page.get_by_role("button", name="5 minutes").click()
+    assert page.locator("article .block:visible").count() == 2
+    assert contents.all_text_contents() == ["The headline: energy over time"]
+    assert page.get_by_role("button", name="5 minutes").get_attribute("aria-pressed") == "true"
+    page.evaluate("location.hash = '#Discussion'")
+    page.get_by_role("heading", name="Discussion").wait_for()
+    assert contents.count() == everything
+    page.close()
+
+
+def test_a_rival_is_chosen_from_a_menu_and_the_claims_follow(browser: Any, with_ways: Path) -> None:
+    page = browser.new_page(viewport={"width": 390, "height": 844})
+    page.goto(with_ways.as_uri())
+    menu = page.get_by_label("clocks by")
+    menu.scroll_into_view_if_needed()
+    plot = page.locator(".plot:has(select)", has=menu)
+    plot.get_by_text("reproduced: slowdown").wait_for()
+    menu.select_option("one clock")
+    claim = plot.get_by_text("differs: slowdown")
+    claim.wait_for()
+    card = plot.bounding_box()
+    words = claim.bounding_box()
+    assert words["x"] >= card["x"]
+    assert words["x"] + words["width"] <= card["x"] + card["width"]
+    page.close()
 
 
 # ---------------------------------------------------------------- paper

@@ -37,7 +37,8 @@ PYPROJECT = """\
 name = "workbook"
 dependencies = ["pytest>=1", "ruamel.yaml"]
 [project.optional-dependencies]
-lab = ["no-such-package==1.0"]
+workbook = ["pyyaml", "pytest", "not-installed-here"]
+lab = ["no-such-package==1.0", "workbook[workbook]"]
 """
 
 
@@ -144,6 +145,14 @@ def test_packages_are_imported_and_compared_with_their_pins(checkout: Checkout) 
     assert "pinned 0.0.1" in found["package ruamel.yaml"].observed
     assert found["package no-such-package"].status == "warn", "an optional one is no failure"
     assert "optional (lab)" in found["package no-such-package"].advice
+    assert found["package not-installed-here"].status == "fail", "a workbook needs its own extra"
+    assert "package workbook" not in found, "an extra that names another is no package"
+
+
+def test_a_package_is_imported_by_the_name_that_it_has_as_a_module() -> None:
+    names = ["PyYAML", "beautifulsoup4", "ruamel.yaml", "jupyter-client"]
+    modules = ["yaml", "bs4", "ruamel.yaml", "jupyter_client"]
+    assert list(map(doctor._imported_as, names)) == modules
 
 
 def test_a_missing_or_broken_dependency_is_a_failure(

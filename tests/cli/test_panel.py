@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from labkit.cli import main, panel
+from labkit.cli import main, panel, session
 from labkit.cli.panel import built, notebook
 from labkit.errors import UsageError
 from labkit.workbook.review import axes
@@ -38,6 +38,22 @@ def test_two_panels_at_once_have_an_address_a_token_and_a_notebook_each(
     files = [root / path.removeprefix("/voila/render/") for path in (page, other)]
     assert files[0] != files[1]
     assert all("panel.show('pipeline'" in path.read_text(encoding="utf-8") for path in files)
+
+
+def test_outside_a_workbook_a_panel_has_a_folder_of_its_own(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    folders: list[Path] = []
+
+    def serve(root: Path, page: str, *_: Any) -> None:
+        assert (root / page.removeprefix("/voila/render/")).is_file()
+        folders.append(root)
+
+    monkeypatch.setattr(session, "workbook_around", lambda: None)
+    monkeypatch.setattr(server, "serve", serve)
+    assert main(["panel", "memory", "--no-browser"]) == 0
+    (folder,) = folders
+    assert not folder.exists(), "it goes with the panel"
 
 
 def between(axis: axes.Axis) -> Any:
@@ -96,6 +112,8 @@ def test_what_a_user_brings_is_used(tmp_path: Any) -> None:
         ("clutser", {}, "cluster"),
         ("memory", {"model": "no-such-model"}, "no-such-model"),
         ("pipeline", {"profile": "no-such-profile"}, "no-such-profile"),
+        ("cluster", {"model": "gpt-13b"}, "takes --profile, not --model gpt-13b"),
+        ("memory", {"profile": "jobs.csv"}, "takes --model, not --profile jobs.csv"),
     ],
 )
 def test_what_cannot_be_shown_is_refused(name: str, brought: dict[str, str], message: str) -> None:

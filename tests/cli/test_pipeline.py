@@ -12,10 +12,11 @@ from typing import Any
 
 import pytest
 
-from labkit import datasets, pipeline
+from labkit import pipeline
 from labkit.cli import main
 from labkit.pipeline.commands import commands
 from labkit.pipeline.profiles.published import short_names
+from tests.published import Need
 
 GROUP = "pipeline"
 CLOCKS = (1400, 1200, 1000, 800)
@@ -429,10 +430,9 @@ def test_a_stand_in_is_said_aloud(
     assert told(*asked)["profile"]["is_standin"] is True
 
 
-def test_published_profiles_know_their_power(told: Told) -> None:
+def test_published_profiles_know_their_power(told: Told, published_data: Need) -> None:
     name = "sosp24_data/emulation/stage_profile/bloom+a100_sxm_bf16.csv"
-    if not datasets.available("perseus-sosp24", [name]):
-        pytest.skip("the data set is not on this machine (see `labkit data`)")
+    published_data("perseus-sosp24", [name])
     for asked in ("a100/bloom", "perseus-sosp24/bloom+a100_sxm_bf16.csv"):
         found = told("plan", "1f1b", "-p", asked, "-m", 2, "--method", "max-clock")
         assert found["profile"] == {

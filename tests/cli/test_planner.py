@@ -32,7 +32,7 @@ def test_every_example_runs(ran: Ran, line: str) -> None:
 
 def test_plan_is_the_engines(told: Told, profile: Path) -> None:
     answer = told("plan", profile, "-d", 4, "--bandwidth", "1GB")
-    plan = planner.stages(
+    plan = planner.plan(
         planner.Chain.read(profile), planner.Cluster.flat(4, bandwidth_bytes_per_s=1e9)
     )
     assert answer["plan"]["name"] == plan.name

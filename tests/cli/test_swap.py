@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -27,6 +28,16 @@ def test_every_method_is_compared(told: Callable[..., dict[str, Any]]) -> None:
     assert list(rows) == list(swap.METHODS)
     assert rows["all-kept"]["added_cost_fraction"] == 0
     assert rows["square-root"]["peak_bytes"] == 3 * 4 + 2
+
+
+def test_a_page_shows_the_methods_beside_the_optimum(
+    ran: Callable[..., tuple[str, str]], tmp_path: Path
+) -> None:
+    page = tmp_path / "swap.html"
+    ran("compare", "--layers", 0, "--blocks", 16, "--html", page)
+    text = page.read_text(encoding="utf-8")
+    assert "exact optimum" in text
+    assert "square-root" in text
 
 
 def test_a_plan_is_its_operations(told: Callable[..., dict[str, Any]]) -> None:

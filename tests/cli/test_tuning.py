@@ -10,29 +10,27 @@ from typing import Any
 
 import pytest
 
-from labkit import datasets, tuning
+from labkit import tuning
 from labkit.tuning.commands import commands, trainings
 from labkit.tuning.live import LiveJob
 from labkit.tuning.recording.meters import Reading
 from labkit.tuning.simulation import runs as published
 from tests.cli.conftest import Ran, Refused, Told
+from tests.published import Need
 
 GROUP = "tuning"
 DIGITS = ("--trace", "digits")
 
 
 @pytest.fixture
-def zeus() -> None:
-    """Skips where the published traces are not on this machine."""
+def zeus(published_data: Need) -> None:
     files = ["summary_train.csv", "summary_power_v100.csv", "summary_power_a40.csv"]
-    if not datasets.available("zeus-nsdi23", files):
-        pytest.skip("zeus-nsdi23 is not on this machine (see `labkit data`)")
+    published_data("zeus-nsdi23", files)
 
 
 @pytest.fixture
-def pollux() -> None:
-    if not datasets.available("pollux-osdi21"):
-        pytest.skip("pollux-osdi21 is not on this machine (see `labkit data`)")
+def pollux(published_data: Need) -> None:
+    published_data("pollux-osdi21")
 
 
 # ---------------------------------------------------------------- outcomes
@@ -211,8 +209,6 @@ def offline(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.delenv("LABKIT_DATA_MIRROR", raising=False)
     monkeypatch.setenv("LABKIT_OFFLINE", "1")
     monkeypatch.setenv("LABKIT_CACHE", str(tmp_path / "cache"))
-    if datasets.available("pollux-osdi21") or datasets.available("zeus-nsdi23"):
-        pytest.skip("published data lie in the checkout")
 
 
 @pytest.mark.parametrize(

@@ -16,71 +16,100 @@ from labkit import cluster
 
 def schedule(trace: cluster.Trace, room: int, policy: cluster.Policy) -> list[Fraction]:
     """When each job ends."""
-    arrival, work = ([Fraction(v) for v in trace.column(n)] for n in ("arrival_s", "duration_s"))
-    gpus = [int(v) for v in trace.column("gpus")]
-    keys = [Fraction(float(v)) for v in policy.key(trace)]
-    jobs = range(len(gpus))
-    left = list(work)
-    held = [Fraction(0)] * len(gpus)
-    level = [0] * len(gpus)
-    ends: list[Fraction | None] = [None] * len(gpus)
-    limits = [Fraction(limit) for limit in policy.thresholds]
-    queue: list[int] = []
-    running: list[int] = []
-    now = Fraction(0)
+    jobs = _Jobs(trace, policy)
+    while None in jobs.end:
+        step = jobs.next_moment() - jobs.now
+        jobs.let_pass(step)
+        was_running = set(jobs.running)  # those that end or fall a queue are taken out of it
+        jobs.end_those_done()
+        jobs.queue += [job for job in jobs.all if jobs.arrival[job] == jobs.now]
+        jobs.demote(was_running)
+        jobs.queue.sort(key=lambda job: jobs.rank(job, was_running))
+        jobs.hand_out(room)
+    return [end for end in jobs.end if end is not None]
 
-    def service(job: int) -> Fraction:
-        return held[job] * (gpus[job] if policy.order == "attained-service" else 1)
 
-    def rank(job: int) -> tuple[Fraction, bool]:
-        if policy.order == "key":
-            return keys[job], False
-        if policy.order == "remaining":
-            return left[job], False
-        if policy.order == "remaining-service":
-            return left[job] * gpus[job], False
-        return Fraction(level[job]), job not in ahead
+class _Jobs:
+    """Everything about the jobs at one moment."""
 
-    while None in ends:
-        moments = [arrival[j] for j in jobs if arrival[j] > now or (j not in queue and not ends[j])]
-        moments += [now + left[j] for j in running]
-        for j in running:
-            if level[j] < len(limits):
-                wide = gpus[j] if policy.order == "attained-service" else 1
-                moments.append(now + (limits[level[j]] - service(j)) / wide)
-        step = min(moments) - now
-        now = min(moments)
-        for j in running:
-            left[j] = left[j] - step
-            held[j] = held[j] + step
-        ahead = set(running)
-        for j in [j for j in running if left[j] == 0]:
-            ends[j] = now
-            queue.remove(j)
-            running.remove(j)
-        queue += [j for j in jobs if arrival[j] == now]
-        for j in sorted(running):
-            if level[j] < len(limits) and service(j) >= limits[level[j]]:
-                level[j] += 1
-                queue.remove(j)
-                queue.append(j)
-                ahead.discard(j)
-        queue.sort(key=rank)
-        free = room
-        chosen = []
-        if not policy.preemptive:
-            chosen = list(running)
-            free = room - sum(gpus[j] for j in running)
-        for j in queue:
-            if j in chosen:
+    def __init__(self, trace: cluster.Trace, policy: cluster.Policy) -> None:
+        self.policy = policy
+        self.arrival = [Fraction(moment) for moment in trace.column("arrival_s")]
+        self.left = [Fraction(seconds) for seconds in trace.column("duration_s")]
+        self.gpus = [int(count) for count in trace.column("gpus")]
+        self.keys = [Fraction(float(key)) for key in policy.key(trace)]
+        self.limits = [Fraction(limit) for limit in policy.thresholds]
+        self.all = range(len(self.gpus))
+        self.held_s = [Fraction(0)] * len(self.all)
+        self.level = [0] * len(self.all)
+        self.end: list[Fraction | None] = [None] * len(self.all)
+        self.queue: list[int] = []
+        self.running: list[int] = []
+        self.now = Fraction(0)
+
+    def width(self, job: int) -> int:
+        """What a second on its GPUs counts towards a threshold."""
+        return self.gpus[job] if self.policy.order == "attained-service" else 1
+
+    def next_moment(self) -> Fraction:
+        """When a job arrives, ends or reaches its threshold next."""
+        moments = [self.now + self.left[job] for job in self.running]
+        for job in self.all:
+            is_ahead = job not in self.queue and self.end[job] is None
+            if self.arrival[job] > self.now or is_ahead:
+                moments.append(self.arrival[job])
+        for job in self.running:
+            if self.level[job] < len(self.limits):
+                missing = self.limits[self.level[job]] - self.held_s[job] * self.width(job)
+                moments.append(self.now + missing / self.width(job))
+        return min(moments)
+
+    def let_pass(self, step: Fraction) -> None:
+        self.now += step
+        for job in self.running:
+            self.left[job] -= step
+            self.held_s[job] += step
+
+    def end_those_done(self) -> None:
+        for job in [job for job in self.running if self.left[job] == 0]:
+            self.end[job] = self.now
+            self.queue.remove(job)
+            self.running.remove(job)
+
+    def demote(self, was_running: set[int]) -> None:
+        """Jobs that reached their threshold go to the end of the next queue, by place."""
+        for job in sorted(self.running):
+            if self.level[job] == len(self.limits):
                 continue
-            if gpus[j] <= free:
-                chosen.append(j)
-                free -= gpus[j]
-            elif policy.blocks:
+            if self.held_s[job] * self.width(job) >= self.limits[self.level[job]]:
+                self.level[job] += 1
+                self.queue.remove(job)
+                self.queue.append(job)
+                was_running.discard(job)
+
+    def rank(self, job: int, was_running: set[int]) -> tuple[Fraction, bool]:
+        """The least comes first; within a queue, jobs that run."""
+        if self.policy.order == "key":
+            return self.keys[job], False
+        if self.policy.order == "remaining":
+            return self.left[job], False
+        if self.policy.order == "remaining-service":
+            return self.left[job] * self.gpus[job], False
+        return Fraction(self.level[job]), job not in was_running
+
+    def hand_out(self, room: int) -> None:
+        """Go through the queue once."""
+        chosen = [] if self.policy.preemptive else list(self.running)
+        free = room - sum(self.gpus[job] for job in chosen)
+        for job in self.queue:
+            if job in chosen:
+                continue
+            if self.gpus[job] <= free:
+                chosen.append(job)
+                free -= self.gpus[job]
+            elif self.policy.blocks:
                 break
-        running = chosen
-    return [end for end in ends if end is not None]
+        self.running = chosen
 
 
 POLICIES = [
@@ -93,7 +122,7 @@ POLICIES = [
     cluster.las(3),
     cluster.las2d(5, 12),
     cluster.las2d(2, 3, 20),
-    cluster.by("widest", lambda trace: -trace.gpus, preemptive=True),
+    cluster.priority_policy("widest", lambda trace: -trace.gpus, preemptive=True),
 ]
 
 

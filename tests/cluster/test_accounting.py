@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from labkit import cluster
-from labkit.cluster.running.traces import from_path_or_name
+from labkit.cluster.inputs.published import from_path_or_name
 from labkit.errors import BadFile
 
 EXPORT = """\

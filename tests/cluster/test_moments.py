@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from labkit.cluster.running.rounds import Steady
+from labkit.cluster.loops.rounds import Steady
 
 
 def test_work_too_short_for_the_clock_to_move_is_done() -> None:

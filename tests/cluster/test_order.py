@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from labkit import cluster
+from labkit.errors import BadValue
 
 EIGHT = cluster.Cluster.nodes(1, gpus=8)
 
@@ -12,6 +13,32 @@ EIGHT = cluster.Cluster.nodes(1, gpus=8)
 def trace(*jobs: tuple[float, float, int]) -> cluster.Trace:
     arrival, duration, gpus = zip(*jobs, strict=True)
     return cluster.Trace(arrival_s=arrival, duration_s=duration, gpus=gpus)
+
+
+def log(run: cluster.Run) -> list[tuple[float, str, int]]:
+    """What happened, in order: (seconds, "start", "stop" or "end", job)."""
+    events = []
+    for job, start_s, end_s in zip(*(run.segments[n] for n in ("job", "start_s", "end_s"))):  # noqa: B905
+        what = "end" if end_s == run.end_s[job] else "stop"
+        events += [(float(start_s), "start", int(job)), (float(end_s), what, int(job))]
+    return sorted(events, key=lambda event: (event[0], event[1] == "start", event[2]))
+
+
+def test_a_log_of_two_queues() -> None:
+    """Job 0 falls to the second queue when it has had 16 GPU-seconds, at 2 s: it goes on while
+    nobody else is there. Job 1 has not had 16 yet, so it comes first; it falls at 5 s, and job 0,
+    which fell before it, is ahead of it again."""
+    run = cluster.simulate(trace((0, 6, 8), (3, 4, 8)), EIGHT, cluster.las2d(16))
+    assert log(run) == [
+        (0, "start", 0),
+        (3, "stop", 0),
+        (3, "start", 1),
+        (5, "stop", 1),
+        (5, "start", 0),
+        (8, "end", 0),
+        (8, "start", 1),
+        (10, "end", 1),
+    ]
 
 
 @pytest.mark.parametrize("name", cluster.POLICIES)
@@ -128,3 +155,8 @@ def test_a_summary_says_what_the_jobs_say() -> None:
     assert run.frame()["deadline_met"].tolist() == [True, False]
     assert run.summary(warmup=0.5)["mean_jct_s"] == 13
     assert "the most GPU time went to a (72 GPU-s)" in run.why("b")
+
+
+def test_ranks_are_one_a_queue() -> None:
+    with pytest.raises(BadValue, match=r"one a queue, 2; got \(1,\)"):
+        cluster.Policy(name="x", order="attained", thresholds=(1,), preemptive=True, ranks=(1,))

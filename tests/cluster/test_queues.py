@@ -92,7 +92,9 @@ def test_simpy_agrees_on_jobs_of_several_gpus() -> None:
 @pytest.mark.parametrize("preemptive", [False, True])
 def test_simpy_agrees_on_shortest_first(preemptive: bool) -> None:
     trace = cluster.generate(3000, num_gpus=6, load=0.95, gpus={1: 1.0}, rng=4)
-    policy = cluster.by("shortest", lambda jobs: jobs.duration_s, preemptive=preemptive)
+    policy = cluster.priority_policy(
+        "shortest", lambda jobs: jobs.duration_s, preemptive=preemptive
+    )
     run = cluster.simulate(trace, cluster.Cluster.nodes(1, gpus=6), policy)
     assert run.end_s == pytest.approx(in_simpy(trace, 6, preemptive))
     assert bool(run.preemptions.any()) is preemptive

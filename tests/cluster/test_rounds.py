@@ -124,20 +124,6 @@ def test_rates_may_be_a_function_of_jobs_and_gpus() -> None:
     assert cluster.simulate(trace, cluster.Cluster.nodes(1, gpus=2), order).end_s == [3 + 200 / 2]
 
 
-def test_a_table_of_rates() -> None:
-    rates = cluster.Rates(kinds=("a", "b"), gpus=(1, 2), work_per_s=[[1.0, 1.5], [1.0, 2.0]])
-    trace = cluster.Trace(arrival_s=[0, 0], duration_s=[30, 30], gpus=[2, 2], kind=("a", "b"))
-    asked = cluster.edf(rates, sizes="asked", round_s=10)
-    run = cluster.simulate(trace, cluster.Cluster.nodes(1, gpus=4), asked)
-    assert run.end_s.tolist() == [20, 15]
-    assert run.summary()["utilisation_fraction"] == pytest.approx(70 / 80)
-    other = cluster.Trace(arrival_s=[0], duration_s=[1], gpus=[1], kind=("c",))
-    with pytest.raises(BadValue, match="lacks 'c'"):
-        cluster.simulate(other, cluster.Cluster.nodes(1), asked)
-    with pytest.raises(BadValue, match="kinds × gpus"):
-        cluster.Rates(kinds=("a",), gpus=(1, 2), work_per_s=[[1.0]])
-
-
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Fixed(cluster.Allocator):
     name: str = "fixed"

@@ -1,221 +1,42 @@
-"""Shares of time by programs, and the rounds that realise them."""
+"""Shares of time, and the rounds that realise them."""
 
 from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
-from scipy.optimize import linprog
 
 from labkit import cluster
-from labkit.cluster.policies import shares as policies
 from labkit.errors import LabkitError
-
-GPU_TYPES = ("fast", "slow")
-TABLE = cluster.Throughputs(
-    kinds=("a", "b"),
-    gpu_types=GPU_TYPES,
-    alone=np.array([[2.0, 1.0], [3.0, 3.0]]),
-    shared=np.array([[[1.5, 0.5], [1.0, 0.9]], [[1.5, 1.0], [2.4, 1.0]]]),
+from labkit.files import project_root
+from tests.cluster.turns import (
+    ALONE,
+    GPU_TYPES,
+    TABLE,
+    check_no_gpu_is_used_twice_and_all_work_is_done,
+    jobs,
 )
 
 
-def jobs(kinds: str, seconds: float, gpus: int = 1, arrival_s: float = 0.0) -> cluster.Trace:
-    size = len(kinds)
-    return cluster.Trace(
-        arrival_s=np.arange(size) * arrival_s,
-        duration_s=np.full(size, seconds),
-        gpus=np.full(size, gpus),
-        kind=tuple(kinds),
-    )
-
-
-def run(trace: cluster.Trace, policy: str, *gpus: int, **settings: float) -> cluster.Run:
-    machines = TABLE.cluster(*gpus)
-    return cluster.simulate_shares(trace, machines, cluster.share_policy(policy), TABLE, **settings)
-
-
-def by_job(gain, room, shared=None):  # type: ignore[no-untyped-def]
-    """The program with a row a job and a column a job, or two jobs, and GPU type, by SciPy."""
-    size, pools = gain.shape
-    columns = []
-    for i in range(size):
-        for p in range(pools):
-            columns.append(({i: gain[i, p]}, p))
-    for i in range(size if shared is not None else 0):
-        for j in range(i):
-            for p in range(pools):
-                columns.append(({i: shared[i, j, p], j: shared[j, i, p]}, p))
-    speed, time = np.zeros((2, size, len(columns) + 1))
-    speed[:, -1] = -1.0
-    use = np.zeros((pools, len(columns) + 1))
-    for column, (rates, p) in enumerate(columns):
-        use[p, column] = 1.0
-        for owner, rate in rates.items():
-            speed[owner, column] = rate
-            time[owner, column] = 1.0
-    limits = np.concatenate([np.zeros(size), np.ones(size), room])
-    cost = np.append(np.zeros(len(columns)), -1.0)
-    return -linprog(cost, A_ub=np.concatenate([-speed, time, use]), b_ub=limits).fun
-
-
-@given(seed=st.integers(0, 10**6), sharing=st.booleans())
-@settings(max_examples=40, deadline=None)
-def test_a_row_a_group_gives_what_a_row_a_job_gives(seed: int, sharing: bool) -> None:
-    draw = np.random.default_rng(seed)
-    groups = 3
-    room = draw.integers(1, 4, 2)
-    gain = draw.uniform(0.1, 2, (groups, 2))
-    shared = draw.uniform(0, 1.2, (groups, groups, 2)) * gain[:, None]
-    shared[draw.random((groups, groups)) < 0.2] = 0.0
-    program = cluster.MaxMin(gain, np.ones(groups, int), room, shared if sharing else None)
-    for _ in range(3):  # again and again from the last basis
-        number = draw.integers(0, 4, groups)
-        if number.sum() == 0:
-            continue
-        of = np.repeat(np.arange(groups), number)
-        pairs = np.where((shared > 0) & (shared.transpose(1, 0, 2) > 0), shared, 0.0)
-        least, times, _ = program.solve(number)
-        expected = by_job(gain[of], room, pairs[np.ix_(of, of)] if sharing else None)
-        assert least == pytest.approx(expected, rel=1e-6)
-        assert (times.sum(axis=0) <= room + 1e-6).all()
-
-
-def active(**columns: object) -> policies.Active:
-    size = len(columns["group"])  # type: ignore[arg-type]
-    table = {"speed": np.ones((2, 2)), "gpus": np.array([1, 2]), "shared": np.zeros((2, 2, 2))}
-    given_ = {"jobs": np.arange(size), "left_s": np.ones(size), "memory": {}} | table | columns
-    return policies.Active(**given_)
-
-
-@pytest.mark.parametrize("count", [1, 3, 4, 9])
-def test_least_attained_service_without_speeds_is_the_programs_optimum(count: int) -> None:
-    seen = active(group=np.arange(count) % 2, room=np.array([2, 2]))
-    share = cluster.share_policy("las").decide(seen).alone
-    program = cluster.MaxMin(np.array([[1.0, 1.0], [2.0, 2.0]]), seen.gpus, seen.room)
-    least, _, _ = program.solve(np.bincount(seen.group, minlength=2))
-    wide = seen.gpus[seen.group]
-    assert (wide * share.sum(axis=1)).min() == pytest.approx(min(least, 1), rel=1e-6)
-    assert (wide @ share).sum() == pytest.approx(min(4, wide.sum()))  # no GPU is left idle
-
-
-def test_the_makespan_program_ends_all_jobs_together() -> None:
-    """Two pools of one GPU, four long jobs: no schedule is faster than the program's answer."""
-    trace = cluster.Trace(
-        arrival_s=[0.0] * 4, duration_s=np.array([40, 30, 20, 50]) * 3600.0, gpus=[1] * 4,
-        kind=("a", "a", "b", "b"),
-    )  # fmt: skip
-    left = trace.column("duration_s")
-    gain = TABLE.of(trace.kind)[0]
-    least_s = 1 / by_job(gain / left[:, None], np.array([1, 1]))
-    done = run(trace, "makespan", 1, 1, reset_s=0.0)
-    assert least_s - 1 <= done.end_s.max() <= least_s + 5 * 360
-    assert run(trace, "fifo", 1, 1, reset_s=0.0).end_s.max() > 1.1 * least_s
-
-
-def occupied(done: cluster.Run, pool: int) -> int:
-    """The most GPUs of a pool held at once."""
-    mine = done.segments["pool"] == pool
-    start, end = (np.round(done.segments[name][mine], 6) for name in ("start_s", "end_s"))
-    gpus = done.segments["gpus"][mine]
-    moments = np.concatenate([end, start])
-    change = np.concatenate([-gpus, gpus])
-    return int(np.cumsum(change[np.argsort(moments, kind="stable")]).max())
-
-
-@pytest.mark.parametrize("policy", sorted(set(cluster.SHARE_POLICIES) - {"max-min-shared"}))
+@pytest.mark.parametrize("policy", cluster.SHARE_POLICIES)
 @pytest.mark.parametrize("seed", range(3))
 def test_no_gpu_is_used_twice_and_all_work_is_done(policy: str, seed: int) -> None:
-    draw = np.random.default_rng(seed)
-    size = 25
-    wide = 1 if policy == "allox" else 3
-    trace = cluster.Trace(
-        arrival_s=np.sort(draw.uniform(0, 20_000, size)),
-        duration_s=draw.exponential(6_000, size) + 1,
-        gpus=draw.integers(1, wide, size, endpoint=True),
-        kind=tuple(draw.choice(["a", "b"], size)),
-    )
-    alone = cluster.Throughputs(
-        kinds=TABLE.kinds, gpu_types=GPU_TYPES, alone=TABLE.alone, shared=0 * TABLE.shared
-    )
-    chosen = cluster.share_policy(policy, seed=seed)
-    done = cluster.simulate_shares(trace, TABLE.cluster(3, 4), chosen, alone, restart_s=10)
-    speed = TABLE.of(trace.kind)[0]
-    job = done.segments["job"]
-    pool = done.segments["pool"]
-    work = np.zeros(size)
-    np.add.at(work, job, (done.segments["end_s"] - done.segments["start_s"]) * speed[job, pool])
-    assert done.ran.all()
-    most = speed.max(axis=1)
-    assert (work >= trace.column("duration_s") - 1e-3).all()
-    assert (work <= trace.column("duration_s") + (done.restart_s + 1e-3) * most).all()
-    if policy not in ("packed", "packed-by-sum"):  # where two hold one GPU
-        assert [occupied(done, p) <= room for p, room in enumerate((3, 4))] == [True, True]
-    waited = done.waits_s.sum(axis=1) + np.bincount(
-        job, done.segments["end_s"] - done.segments["start_s"], size
-    )
-    assert waited == pytest.approx(done.jct_s, rel=1e-9)
-
-
-def test_rounds_keep_the_shares() -> None:
-    """Three jobs on one GPU of each type: over many rounds each holds what the program gave it."""
-    trace = jobs("aab", 1e7)
-    rounds = 900
-    done = run(trace, "max-min", 1, 1)
-    gain = TABLE.of(["a", "b"])[0]
-    gain = gain / gain.mean(axis=1, keepdims=True)
-    _, times, _ = cluster.MaxMin(gain, np.ones(2, int), np.array([1, 1])).solve(np.array([2, 1]))
-    end = 360.0 * rounds
-    for group, members in ((0, [0, 1]), (1, [2])):
-        for pool in range(2):
-            mine = np.isin(done.segments["job"], members) & (done.segments["pool"] == pool)
-            held = np.clip(
-                np.minimum(done.segments["end_s"], end) - done.segments["start_s"], 0, None
-            )
-            assert held[mine].sum() / end >= times[group, pool] - 0.01
+    chosen = cluster.share_policy(policy, rng=seed, pairs=ALONE, restart_s=10)
+    pairs = policy in ("packed", "packed-by-sum")
+    check_no_gpu_is_used_twice_and_all_work_is_done(chosen, seed, most_gpus=3, pairs=pairs)
 
 
 def test_first_come_first_served_in_short_rounds_is_the_event_loops() -> None:
     trace = cluster.generate(150, num_gpus=4, load=0.9, gpus={1: 1}, rng=3)
     machines = cluster.Cluster.nodes(1, gpus=4)
     exact = cluster.simulate(trace, machines, cluster.fifo())
-    policy = cluster.share_policy("fifo")
-    rounds = cluster.simulate_shares(trace, machines, policy, round_s=2.0, reset_s=0.0)
+    policy = cluster.share_policy("fifo", round_s=2.0, reset_s=0.0)
+    rounds = cluster.simulate(trace, machines, policy)
     assert rounds.jct_s.mean() == pytest.approx(exact.jct_s.mean(), rel=0.01)
-    assert rounds.start_s >= exact.arrival_s if hasattr(exact, "arrival_s") else True
-
-
-def test_two_jobs_on_one_gpu_run_at_their_speeds_together() -> None:
-    done = run(jobs("ab", 3600.0), "max-min-shared", 1, 1, round_s=60.0, reset_s=0.0)
-    alone = run(jobs("ab", 3600.0), "max-min", 1, 1, round_s=60.0, reset_s=0.0)
-    assert done.ran.all()
-    assert alone.ran.all()
-    crowd = run(jobs("b" * 8, 36_000.0), "max-min-shared", 1, 1, round_s=60.0)
-    single = run(jobs("b" * 8, 36_000.0), "max-min", 1, 1, round_s=60.0)
-    # two of kind b get 1.6 done on the first GPU type, so all end sooner by that on this pool
-    assert crowd.end_s.max() == pytest.approx(single.end_s.max() * 2 / (1.6 + 1), rel=0.02)
-
-
-def test_stopping_costs_what_it_costs() -> None:
-    free, dear = (run(jobs("aaa", 36_000.0), "max-min", 1, 1, restart_s=s) for s in (0.0, 60.0))
-    assert free.restart_s.sum() == 0
-    assert dear.jct_s.mean() > free.jct_s.mean()
-    assert (dear.restart_s <= 60.0 * dear.preemptions).all()
-    assert dear.restart_s.sum() > 0
-
-
-def test_wrong_beliefs_make_the_least_speed_no_better() -> None:
-    trace = jobs("aabb" * 5, 1e6)
-    right = run(trace, "makespan", 2, 2).end_s.max()
-    for error in (0.3, 1.0):
-        guess = cluster.share_policy("makespan", believes=TABLE.misjudged(error, rng=1))
-        done = cluster.simulate_shares(trace, TABLE.cluster(2, 2), guess, TABLE)
-        assert done.end_s.max() >= right - 5 * 360
+    assert (rounds.start_s >= trace.column("arrival_s")).all()
 
 
 def test_jobs_are_drawn_from_the_papers_distributions() -> None:
-    trace = cluster.continuous(20_000, jobs_per_hour=4.0, seed=7)
+    trace = cluster.generate_continuous(20_000, jobs_per_hour=4.0, rng=7)
     mean = [60 * (10**b - 10**a) / ((b - a) * np.log(10)) for a, b in ((1.5, 3.0), (3.0, 4.0))]
     assert trace.column("duration_s").mean() == pytest.approx(
         0.8 * mean[0] + 0.2 * mean[1], rel=0.03
@@ -223,81 +44,74 @@ def test_jobs_are_drawn_from_the_papers_distributions() -> None:
     gaps = np.diff(trace.column("arrival_s"))
     assert gaps.mean() == pytest.approx(900, rel=0.03)
     assert gaps.std() == pytest.approx(900, rel=0.05)
-    wide = cluster.continuous(20_000, jobs_per_hour=None, seed=7, wide=True)
+    wide = cluster.generate_continuous(20_000, jobs_per_hour=None, rng=7, wide=True)
     sizes = [np.mean(wide.column("gpus") == gpus) for gpus in (1, 2, 4, 8)]
     assert sizes == pytest.approx([0.7, 0.1, 0.15, 0.05], abs=0.01)
     assert set(wide.column("arrival_s")) == {0.0}
 
 
-@pytest.mark.parametrize("feedback", [1.0, 0.1])
-def test_a_search_on_one_gpu_ends_where_the_formula_says(feedback: float) -> None:
-    hours = cluster.search_hours(
-        cluster.fifo(), 20, feedback=feedback, num_gpus=1, trial_s=3600.0, draws=30
-    )
-    place = [int(np.random.default_rng(draw).integers(20)) for draw in range(30)]
-    assert hours == pytest.approx([k * feedback + 1 for k in place])
-    sliced = cluster.search_hours(
-        cluster.las(60.0), 20, feedback=feedback, num_gpus=1, trial_s=3600.0, draws=5
-    )
-    assert (sliced <= 19 * feedback + 1 + 1e-9).all()  # no worse than last of all
-    assert (sliced > 1).all()
-
-
 def test_a_sweep_has_the_runs_numbers_and_refuses_traces_that_end_too_soon() -> None:
-    trace = cluster.continuous(400, jobs_per_hour=2.0)
-    table = cluster.load_throughputs()
-    machines = table.cluster(10, 10, 10)
-    policy = cluster.share_policy("max-min")
-    rows = cluster.sweep_shares(
-        {"a": trace}, machines, [policy], table, windows=[(0, 50), (50, 90)]
-    )
-    done = cluster.simulate_shares(trace, machines, policy, table, window=(0, 90))
-    assert rows.mean_h.tolist() == pytest.approx(
-        [done.jct_s[:50].mean() / 3600, done.jct_s[50:90].mean() / 3600]
-    )
-    assert (rows.slowdown >= 1).all()
+    trace = cluster.generate_continuous(400, jobs_per_hour=1.0)
+    standin = project_root() / "data/profiles/standin_gavel_throughputs.csv"
+    machines = cluster.load_throughputs(standin).cluster(10, 10, 10)
+    policy = cluster.share_policy("las")
+    windows = [(0, 50), (50, 90)]
+    rows = cluster.sweep({"a": trace}, [machines], [policy], windows=windows)
+    done = cluster.simulate(trace, machines, policy, window=(0, 90))
+    assert rows["trace"].tolist() == ["a", "a"]
+    assert rows["first"].tolist() == [0, 50]
+    assert rows.mean_jct_s.tolist() == pytest.approx([done.jct_s[a:b].mean() for a, b in windows])
+    assert (rows.slowdown_ratio >= 1).all()
+    assert (rows.worst_slowdown_ratio >= rows.slowdown_ratio).all()
     assert done.why(399) == "399 had not ended when the run was stopped"
     assert "first ran" in done.why(5) or "ran at once" in done.why(5)
     with pytest.raises(LabkitError, match="draw more jobs"):
-        cluster.sweep_shares({"a": trace}, machines, [policy], table, windows=[(300, 399)])
+        cluster.sweep({"a": trace}, [machines], [policy], windows=[(300, 399)])
+
+
+def test_a_comparison_is_a_sweep_of_one_trace() -> None:
+    trace = cluster.generate(60, num_gpus=8, rng=1)
+    machines = cluster.Cluster.nodes(1)
+    policies = [cluster.fifo(), cluster.share_policy("las")]
+    table = cluster.compare(trace, machines, policies)
+    assert table.policy.tolist() == ["fifo", "las"]
+    assert table.equals(cluster.sweep([trace], [machines], policies))
+
+
+def test_a_policy_of_ones_own_takes_one_method() -> None:
+    """The last to come gets the GPU from the next round on; the first waits until it has ended."""
+
+    class Last(cluster.SharePolicy):
+        def decide(self, active: cluster.Active) -> cluster.Shares:
+            share = np.zeros((active.jobs.size, active.room.size))
+            share[-1] = 1.0
+            return cluster.Shares(share)
+
+    trace = jobs("aa", 3600.0, arrival_s=1.0)
+    policy = Last(name="last", strict=True, round_s=60.0, reset_s=0.0)
+    done = cluster.simulate(trace, cluster.Cluster.nodes(1, gpus=1), policy)
+    assert done.end_s.tolist() == [7200.0, 3660.0]
 
 
 def test_figures_show_the_tables_numbers() -> None:
-    bars = cluster.figure_speeds(TABLE)
-    assert list(bars.data[0].x) == [2.0, 1.0]
     heat = cluster.figure_pairs(TABLE, gpu=0).data[0].z
     assert heat[0][0] == pytest.approx(2 * 1.5 / 2)
     with pytest.raises(LabkitError, match="gpu must be from 0 to 1"):
         cluster.figure_pairs(TABLE, gpu=2)
 
 
-# Mean completion times in hours of jobs 4,000 to 5,000, seed 0, as the authors' notebook prints
-# them (evaluation/continuous_jobs.ipynb of stanford-futuredata/gavel, commit c4fa400).
-PUBLISHED = {
-    ("max-min", 4.4): 17.48, ("max-min", 5.6): 28.96, ("las", 4.4): 23.81,
-    ("fifo-aware", 4.4): 18.19, ("allox", 5.6): 25.32, ("packed-by-sum", 5.6): 42.54,
-}  # fmt: skip
-
-
-@pytest.mark.parametrize(("policy", "rate"), PUBLISHED)
-def test_published_completion_times_at_full_size(policy: str, rate: float) -> None:
-    table = cluster.load_throughputs()
-    trace = cluster.continuous(12_000, jobs_per_hour=rate)
-    done = cluster.simulate_shares(
-        trace, table.cluster(36, 36, 36), cluster.share_policy(policy), table, window=(4000, 5000)
-    )
-    mean_h = done.jct_s[4000:5000].mean() / 3600
-    assert mean_h == pytest.approx(PUBLISHED[policy, rate], rel=0.05)
-    assert done.end_s[4000:5000].max() < trace.column("arrival_s")[-1]  # jobs came to the end
-
-
 def test_errors_say_what_would_be_valid() -> None:
-    with pytest.raises(LabkitError, match="did you mean 'max-min'"):
-        cluster.share_policy("max-mim")
+    las = cluster.share_policy("las")
+    with pytest.raises(LabkitError, match="did you mean 'packed'"):
+        cluster.share_policy("paked")
+    with pytest.raises(LabkitError, match="EqualShares has no field 'seed'"):
+        cluster.share_policy("las", seed=1)
     with pytest.raises(LabkitError, match="fits in no pool"):
-        run(jobs("a", 1.0, gpus=3), "las", 2, 2)
+        cluster.simulate(jobs("a", 1.0, gpus=3), TABLE.cluster(2, 2), las)
     with pytest.raises(LabkitError, match="window must be two places from 0 to 2"):
-        run(jobs("aa", 1.0), "las", 2, 2, window=(1, 1))  # type: ignore[arg-type]
+        cluster.simulate(jobs("aa", 1.0), TABLE.cluster(2, 2), las, window=(1, 1))
+    with pytest.raises(LabkitError, match="'las' places jobs itself"):
+        cluster.simulate(jobs("aa", 1.0), TABLE.cluster(2, 2), las, placement="consolidated")
     with pytest.raises(LabkitError, match="kind"):
         TABLE.of(["c"])
     with pytest.raises(LabkitError, match="shape"):

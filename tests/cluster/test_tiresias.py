@@ -7,8 +7,9 @@ import json
 import numpy as np
 import pytest
 
-from labkit import cluster, datasets
+from labkit import cluster
 from tests.oracles.tiresias_simulator import GPUS_PER_NODE, NODES, POLICIES, STORED, digest
+from tests.published import Need
 
 FILES = ["data/raw-traces.tar.gz"]
 ORACLE = json.loads(STORED.read_text())["schedules"]
@@ -16,9 +17,8 @@ GPUS = cluster.Cluster.nodes(NODES, gpus=GPUS_PER_NODE)
 
 
 @pytest.fixture(scope="module")
-def recorded() -> cluster.Trace:
-    if not datasets.available("itp-elasticflow", FILES):
-        pytest.skip("itp-elasticflow is not on this machine (see `labkit data`)")
+def recorded(published_data: Need) -> cluster.Trace:
+    published_data("itp-elasticflow", FILES)
     return cluster.load("itp-elasticflow", part="06")
 
 
@@ -56,9 +56,8 @@ def test_one_gpu_a_job_knows_no_difference_between_the_clocks(recorded: cluster.
     assert exact.preemptions.sum() > 0
 
 
-def test_the_sample_of_sixty_jobs_never_waits_on_its_own_cluster() -> None:
-    if not datasets.available("tiresias-nsdi19"):
-        pytest.skip("tiresias-nsdi19 is not on this machine (see `labkit data`)")
+def test_the_sample_of_sixty_jobs_never_waits_on_its_own_cluster(published_data: Need) -> None:
+    published_data("tiresias-nsdi19")
     trace = cluster.load("tiresias-nsdi19")
     runs = [
         cluster.simulate(trace, cluster.Cluster.nodes(15, gpus=4), cluster.named(name))
@@ -69,9 +68,11 @@ def test_the_sample_of_sixty_jobs_never_waits_on_its_own_cluster() -> None:
     assert all(run.waits_s.sum() == 0 for run in runs)
 
 
-def test_deadlines_come_with_the_drawn_traces(recorded: cluster.Trace) -> None:
-    if not (datasets.available("itp-elasticflow") and datasets.available("elasticflow-asplos23")):
-        pytest.skip("the published files are not on this machine (see `labkit data`)")
+def test_deadlines_come_with_the_drawn_traces(
+    recorded: cluster.Trace, published_data: Need
+) -> None:
+    published_data("itp-elasticflow")
+    published_data("elasticflow-asplos23")
     drawn, _ = cluster.load_elastic("06")
     assert drawn.ids == recorded.ids
     assert np.isfinite(drawn.column("deadline_s")).all()

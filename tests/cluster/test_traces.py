@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -10,11 +11,12 @@ import pandas as pd
 import pytest
 
 from labkit import cluster, datasets
-from labkit.cluster.running.traces import GAVEL, PARTS, PHILLY, STEPS_PER_S, in_seconds
+from labkit.cluster.inputs.published import GAVEL, PARTS, PHILLY, STEPS_PER_S, in_seconds
 from labkit.datasets import CorruptDownload, DatasetUnavailable
 from labkit.errors import BadFile, BadValue, UsageError
 from labkit.files import project_root
 from labkit.kit.arrivals import from_table
+from tests.published import Need
 
 GOOD = "job_id,arrival_s,duration_s,gpus,deadline_s\na,0,10,1,20\nb,5,2.5,4,\n"
 
@@ -135,35 +137,49 @@ def test_names_that_are_not_there() -> None:
 def test_a_key_that_is_no_number_a_job_is_refused(key: object) -> None:
     trace = cluster.Trace(arrival_s=[0.0], duration_s=[1.0], gpus=[1])
     with pytest.raises(BadValue, match="key of policy 'mine'"):
-        cluster.simulate(trace, cluster.Cluster.nodes(1), cluster.by("mine", key))
+        cluster.simulate(trace, cluster.Cluster.nodes(1), cluster.priority_policy("mine", key))
 
 
-def test_the_stand_in_of_cluster_06_says_so_and_is_as_crowded(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    gpus = cluster.Cluster.nodes(12)
-    is_here = datasets.available("itp-elasticflow", ["data/raw-traces.tar.gz"])
-    published = cluster.load("itp-elasticflow", part="06") if is_here else None
-    monkeypatch.setenv("LABKIT_OFFLINE", "1")
-    monkeypatch.setenv("LABKIT_CACHE", str(tmp_path))
-    monkeypatch.setenv("LABKIT_DATA_MIRROR", str(tmp_path))
-    ours = cluster.load("itp-elasticflow", part="06")
-    assert ours.name == "itp-elasticflow/06, stand-in"
+@pytest.fixture
+def nowhere(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[[], None]:
+    """From its call on no published file can be had."""
+
+    def hide() -> None:
+        monkeypatch.setenv("LABKIT_OFFLINE", "1")
+        monkeypatch.setenv("LABKIT_CACHE", str(tmp_path))
+        monkeypatch.setenv("LABKIT_DATA_MIRROR", str(tmp_path))
+
+    return hide
+
+
+def test_the_stand_in_of_cluster_06_says_so(nowhere: Callable[[], None]) -> None:
+    nowhere()
+    assert cluster.load("itp-elasticflow", part="06").name == "itp-elasticflow/06, stand-in"
     with pytest.raises(DatasetUnavailable):
         cluster.load("itp-elasticflow", part="07")
-    if published is None:
-        pytest.skip("itp-elasticflow is not on this machine (see `labkit data`)")
-    assert np.array_equal(np.sort(ours.column("gpus")), np.sort(published.column("gpus")))
+
+
+def test_the_stand_in_of_cluster_06_is_as_crowded(
+    published_data: Need, nowhere: Callable[[], None]
+) -> None:
+    published_data("itp-elasticflow", ["data/raw-traces.tar.gz"])
+    recorded = cluster.load("itp-elasticflow", part="06")
+    nowhere()
+    ours = cluster.load("itp-elasticflow", part="06")
+    assert np.array_equal(np.sort(ours.column("gpus")), np.sort(recorded.column("gpus")))
+    gpus = cluster.Cluster.nodes(12)
     for policy in (cluster.fifo(), cluster.las2d(), cluster.srsf()):
-        both = [cluster.simulate(t, gpus, policy).jct_s.mean() for t in (ours, published)]
+        both = [cluster.simulate(t, gpus, policy).jct_s.mean() for t in (ours, recorded)]
         assert 0.5 < both[0] / both[1] < 1.5, policy.name
 
 
 VIRTUAL_CLUSTERS = PARTS[GAVEL][1:]
-needs_philly = pytest.mark.skipif(
-    not datasets.available(GAVEL, [PHILLY.format(part) for part in VIRTUAL_CLUSTERS]),
-    reason="gavel-osdi20 is not on this machine (see `labkit data`)",
-)
+needs_philly = pytest.mark.usefixtures("philly")
+
+
+@pytest.fixture
+def philly(published_data: Need) -> datasets.Source:
+    return published_data(GAVEL, [PHILLY.format(part) for part in VIRTUAL_CLUSTERS])
 
 
 def rows_of_files() -> dict[str, pd.DataFrame]:
@@ -203,8 +219,9 @@ def test_philly_is_eleven_virtual_clusters_each_on_its_own_clock() -> None:
 
 
 @needs_philly
-def test_the_rates_of_their_day_make_steps_whole_seconds() -> None:
+def test_the_rates_of_their_day_make_steps_whole_seconds(published_data: Need) -> None:
     """Seconds times a rate, cut to whole steps: what is missing to a second is less than a step."""
+    published_data(f"{GAVEL}/scheduler/simulation_throughputs.json")
     rates = pd.read_csv(project_root() / STEPS_PER_S, index_col="kind")["steps_per_s"]
     later = cluster.load_throughputs()
     rows = pd.concat(rows_of_files().values())
@@ -232,12 +249,12 @@ def test_kinds_were_drawn_and_say_nothing_of_durations() -> None:
 
 
 @needs_philly
-def test_long_jobs_stand_to_the_second_in_another_reading_of_phillys_log() -> None:
+def test_long_jobs_stand_to_the_second_in_another_reading_of_phillys_log(
+    published_data: Need,
+) -> None:
     """A job that was tried again has another run time there, so not every one; few by chance."""
     name = "cluster-trace-gpu-v2020/analysis/philly_runtime.csv"
-    if not datasets.available("alibaba-pai2020-minibatch", [name]):
-        pytest.skip("alibaba-pai2020-minibatch is not on this machine (see `labkit data`)")
-    table = datasets.source("alibaba-pai2020-minibatch", [name]).frame(name)
+    table = published_data("alibaba-pai2020-minibatch", [name]).frame(name)
     seconds = cluster.load(GAVEL).column("duration_s")
     days = seconds[seconds > 86_400]
     shares = [float(np.isin(days + shift, table["runtime"]).mean()) for shift in (0, 60, 600)]
@@ -285,21 +302,19 @@ def test_an_altered_virtual_cluster_is_refused(
         cluster.load(GAVEL, part="e13805")
 
 
-def test_the_stand_in_of_philly_says_so_and_is_as_crowded(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    files = [PHILLY.format(part) for part in VIRTUAL_CLUSTERS]
-    published = cluster.load(GAVEL) if datasets.available(GAVEL, files) else None
-    monkeypatch.setenv("LABKIT_OFFLINE", "1")
-    monkeypatch.setenv("LABKIT_CACHE", str(tmp_path))
-    monkeypatch.setenv("LABKIT_DATA_MIRROR", str(tmp_path))
-    ours = cluster.load(GAVEL)
-    assert ours.name == "gavel-osdi20/philly, stand-in"
+def test_the_stand_in_of_philly_says_so(nowhere: Callable[[], None]) -> None:
+    nowhere()
+    assert cluster.load(GAVEL).name == "gavel-osdi20/philly, stand-in"
     assert len(cluster.load(GAVEL, part="2869ce")) == 533
-    if published is None:
-        pytest.skip("gavel-osdi20 is not on this machine (see `labkit data`)")
-    assert sorted(ours.tenant) == sorted(published.tenant)
+
+
+@needs_philly
+def test_the_stand_in_of_philly_is_as_crowded(nowhere: Callable[[], None]) -> None:
+    recorded = cluster.load(GAVEL)
+    nowhere()
+    ours = cluster.load(GAVEL)
+    assert sorted(ours.tenant) == sorted(recorded.tenant)
     gpus = cluster.Cluster.nodes(100)
     for policy in (cluster.fifo(), cluster.sjf()):
-        both = [cluster.simulate(t, gpus, policy).jct_s.mean() for t in (ours, published)]
+        both = [cluster.simulate(t, gpus, policy).jct_s.mean() for t in (ours, recorded)]
         assert 0.5 < both[0] / both[1] < 2, policy.name

@@ -4,58 +4,18 @@ every wrong kind: an answer, or one paragraph that says what is wrong."""
 from __future__ import annotations
 
 import inspect
-import math
 from collections.abc import Callable
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pandas as pd
 import pytest
 
 from labkit import cluster
 from labkit.errors import LabkitError
-from tests.wrong_kinds import problem, problems
+from tests.wrong_kinds import WRONG, problem, problems
 
-WRONG: tuple[Any, ...] = (
-    None,
-    True,
-    -1,
-    0,
-    9.5,
-    math.nan,
-    math.inf,
-    -math.inf,
-    "",
-    "text",
-    b"bytes",
-    [],
-    [1],
-    ["text"],
-    [None],
-    (),
-    (1, 2),
-    ((1.0,), ("x",)),
-    {},
-    {"a": 1},
-    {1: -2},
-    {1, 2},
-    object(),
-    int,
-    len,
-    np.array([]),
-    np.array([[1.0, np.nan]]),
-    np.float64(2.5),
-    np.int64(-3),
-    np.bool_(True),
-    pd.DataFrame({"a": [1]}),
-    pd.Series(["x"]),
-    Path("nowhere"),
-    1 + 2j,
-    range(0),
-    range(3),
-)
 TRACE = cluster.Trace(arrival_s=[0.0, 1.0], duration_s=[2.0, 3.0], gpus=[1, 2])
 GPUS = cluster.Cluster.nodes(1, gpus=4)
 RUN = cluster.simulate(TRACE, GPUS, cluster.fifo())
@@ -66,21 +26,13 @@ LAS = cluster.share_policy("las")
 DESCRIPTIONS: list[Any] = [TRACE, GPUS, GPUS.pools[0], cluster.las2d(), TABLE, LAS]
 FUNCTIONS: dict[Callable[..., Any], dict[str, Any]] = {
     cluster.bound: {"trace": TRACE, "cluster": GPUS},
-    cluster.continuous: {"num_jobs": 3, "jobs_per_hour": 1.0},
+    cluster.generate_continuous: {"num_jobs": 3, "jobs_per_hour": 1.0},
     cluster.figure_pairs: {"table": TABLE},
-    cluster.figure_speeds: {"table": TABLE},
-    cluster.search_hours: {"policy": cluster.fifo(), "num_trials": 3, "draws": 2},
     cluster.share_policy: {"name": "las"},
-    cluster.simulate_shares: {"trace": TRACE, "cluster": GPUS, "policy": LAS},
-    cluster.sweep_shares: {
-        "traces": {0: TRACE},
-        "cluster": GPUS,
-        "policies": [LAS],
-        "windows": [(0, 2)],
-    },
+    cluster.compare: {"trace": TRACE, "cluster": GPUS, "policies": [LAS], "windows": [(0, 2)]},
     TABLE.cluster: {},
     TABLE.misjudged: {"error": 0.1},
-    cluster.by: {"name": "x", "key": lambda trace: trace.gpus},
+    cluster.priority_policy: {"name": "x", "key": lambda trace: trace.gpus},
     cluster.fifo: {},
     cluster.figure_jct: {"runs": [RUN]},
     cluster.figure_sweep: {"table": cluster.sweep([TRACE], [GPUS], [cluster.fifo()])},
@@ -102,61 +54,11 @@ FUNCTIONS: dict[Callable[..., Any], dict[str, Any]] = {
     TRACE.index_of: {"job": 1},
     TRACE.offered_load: {"num_gpus": 4},
 }
-
-# Elastic jobs, placement, tasks in rounds, the runtime.
-OWNED = cluster.Trace(arrival_s=[0, 1], duration_s=[2, 3], gpus=[1, 2], tenant=("a", "b"))
-CELLS = cluster.Hierarchy()
 RATES = cluster.Rates(kinds=("",), gpus=(1, 2), work_per_s=[[1.0, 1.5]])
-RACKS = cluster.Racks(racks=1, nodes=2, gpus=2, node_bytes_per_s=1.0, rack_bytes_per_s=1.0)
-WORKERS = cluster.draw_workers(RACKS, num_jobs=2, load=0.5)
-ROUNDS = cluster.Rounds(
-    arrival_s=[0.0], weight=[1.0], rounds=[1], tasks=[1], task_s=[[1.0]], sync_s=[0.1]
-)
-DISPATCH = cluster.Dispatch(nodes=2)
-DESCRIPTIONS += [CELLS, RATES, RACKS, WORKERS, ROUNDS, DISPATCH, cluster.edf()]
+DESCRIPTIONS += [RATES]
 FUNCTIONS |= {
-    cluster.Buddies: {"hierarchy": CELLS, "roots": {"node": 1}},
-    cluster.Reserved: {"hierarchy": CELLS, "cells": {"node": 1}, "physical": None},
-    cluster.Runtime: {},
-    cluster.dispatch_tasks: {"dispatch": DISPATCH, "tasks_per_s": 10.0, "num_tasks": 9},
-    cluster.draw_rounds: {
-        "steps_per_s": [[1.0, 2.0]],
-        "counts": (1, 1),
-        "num_jobs": 2,
-        "load": 0.5,
-    },
-    cluster.draw_workers: {"racks": RACKS, "num_jobs": 2, "load": 0.5},
-    cluster.edf: {},
-    cluster.elasticflow: {},
-    cluster.estimates: {"trace": OWNED, "by": ["tenant"]},
-    cluster.evolve: {"jobs": WORKERS, "racks": RACKS, "population": 4, "generations": 2},
-    cluster.figure_scaling: {"rates": RATES},
-    cluster.gittins: {"service_gpu_s": [1.0, 2.0, 5.0]},
-    cluster.gittins_index: {"service": [1.0, 2.0], "attained": [0.0]},
     cluster.load_elastic: {},
     cluster.load_throughputs: {"path": "speeds.json"},
-    cluster.mean_latency_s: {"dispatch": DISPATCH, "tasks_per_s": 10.0},
-    cluster.nodes_for: {"trace": OWNED, "most_load": 0.8},
-    cluster.place: {"racks": RACKS, "free": [2, 2], "gpus": 1},
-    cluster.place_all: {"racks": RACKS, "batches": [WORKERS], "hows": ["best-fit"]},
-    cluster.refusals: {
-        "hierarchy": CELLS,
-        "roots": {"node": 2},
-        "tenants": {"a": {"node": 2}},
-        "requests": 50,
-    },
-    cluster.run_on_links: {"jobs": WORKERS, "racks": RACKS, "how": "best-fit"},
-    cluster.schedule: {"jobs": ROUNDS},
-    cluster.share: {
-        "trace": OWNED,
-        "tenants": {"a": {"node": 1}, "b": {"node": 1}},
-        "policy": cluster.fifo(),
-        "sharing": "quota",
-    },
-    cluster.slices: {"quantum_s": 60.0, "longest_s": 300.0},
-    cluster.time_slicing: {},
-    cluster.train: {"work": None, "cluster": GPUS, "policy": "fair", "goodput": {}},
-    cluster.workload: {},
 }
 
 

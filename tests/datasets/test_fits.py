@@ -13,7 +13,8 @@ import numpy as np
 import pytest
 
 from labkit import datasets, pipeline, planner, tuning
-from labkit.papers.zeus import hindsight
+from labkit.papers import zeus
+from tests.published import Need
 
 PROFILES = Path(__file__).resolve().parents[2] / "data" / "profiles"
 
@@ -61,13 +62,11 @@ def test_models_are_small(coefficients: dict) -> None:
     ],
 )
 def test_errors_are_as_stated_on_the_published_files(
-    fit: ModuleType, coefficients: dict, name: str
+    fit: ModuleType, coefficients: dict, name: str, published_data: Need
 ) -> None:
     model = next(model for model in fit.MODELS if model.name == name)
-    source = fit.published(model)
-    if source.is_standin:
-        pytest.skip("the published file is not here")
-    again = fit.fitted(model, model.read(source, model.path))
+    published_data(model.dataset, fit.paths(model))
+    again = fit.fitted(model, model.read(fit.published(model), model.path))
     stated = coefficients[name]["error"]
     assert again["error"]["median"] == pytest.approx(stated["median"], rel=0.02)
     assert again["error"]["worst"] == pytest.approx(stated["worst"], rel=0.02)
@@ -98,12 +97,12 @@ def test_a_source_says_how_far_its_model_is(
 
 
 @pytest.mark.parametrize("model", ["gpt3-175b", "bloom"])
-def test_a_fitted_profile_saves_what_the_published_one_does(model: str) -> None:
+def test_a_fitted_profile_saves_what_the_published_one_does(
+    model: str, published_data: Need
+) -> None:
     """Headline values lie within 10 % of those on the published profile."""
     path = f"sosp24_data/emulation/stage_profile/{model}+a100_sxm_bf16.csv"
-    if not datasets.available("perseus-sosp24", [path]):
-        pytest.skip("the published profile is not here")
-    published = datasets.source("perseus-sosp24", [path]).path(path)
+    published = published_data("perseus-sosp24", [path]).path(path)
     savings = []
     for file in (published, PROFILES / f"standin_a100_{model}.csv"):
         profile = pipeline.EnergyProfile.from_csv(file, blocking_power_w=83.64)
@@ -116,16 +115,15 @@ def test_a_fitted_profile_saves_what_the_published_one_does(model: str) -> None:
 
 
 def test_fitted_traces_save_what_the_published_ones_do(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, published_data: Need
 ) -> None:
     """In hindsight, energy and time of the cheapest configuration, within 10 %."""
-    if not datasets.available("zeus-nsdi23"):
-        pytest.skip("the published traces are not here")
-    published = hindsight(tuning.load("zeus-nsdi23", gpu="v100").jobs())
+    published_data("zeus-nsdi23")
+    published = zeus.hindsight(tuning.load("zeus-nsdi23", gpu="v100").jobs())
     monkeypatch.setenv("LABKIT_OFFLINE", "1")
     monkeypatch.setenv("LABKIT_CACHE", str(tmp_path))
     monkeypatch.setenv("LABKIT_DATA_MIRROR", "")
-    fitted = hindsight(tuning.load("zeus-nsdi23", gpu="v100").jobs())
+    fitted = zeus.hindsight(tuning.load("zeus-nsdi23", gpu="v100").jobs())
     saved = [table.set_index("workload")["energy_saving_fraction"] for table in (published, fitted)]
     assert np.allclose(saved[1], saved[0], rtol=0.1)
 
@@ -138,4 +136,4 @@ def test_fitted_layers_are_planned_as_the_authors_do(network: str, plans: tuple[
     chain = planner.Chain.read(PROFILES / f"standin_layers_{network}.csv")
     for devices, name in zip((4, 16), plans, strict=True):
         cluster = planner.Cluster.flat(devices, bandwidth_bytes_per_s=1.25e9)
-        assert planner.stages(chain, cluster, costing="server").name == name
+        assert planner.plan(chain, cluster, costing="server").name == name

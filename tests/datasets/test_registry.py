@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 import hashlib
 import json
-import os
 import subprocess
 import tarfile
 from pathlib import Path
@@ -15,20 +14,18 @@ import pandas as pd
 import pytest
 
 from labkit import cluster, datasets, planner, serving
-from labkit.cluster.running.traces import in_seconds
+from labkit.cluster.inputs.published import in_seconds
 from labkit.datasets.registry import Dataset, PublishedFile, load_registry
 from labkit.errors import BadFile
-from labkit.files import project_root
 from labkit.serving.device.kernels import Program
 from labkit.workbook import notebooks
+from tests.published import Need, need_mirror
 
 from .conftest import Book
 
 ROOT = Path(__file__).resolve().parents[2]
-MIRROR = os.environ.get("LABKIT_DATA_MIRROR")
 OURS = load_registry(ROOT).datasets
 EVERY = pytest.mark.parametrize("dataset", OURS.values(), ids=lambda dataset: dataset.name)
-needs_mirror = pytest.mark.skipif(not MIRROR, reason="LABKIT_DATA_MIRROR is not set")
 
 
 def test_every_data_set_that_a_notebook_names_is_registered() -> None:
@@ -51,15 +48,13 @@ def test_the_cited_paper_is_in_the_bibliography(dataset: Dataset) -> None:
     assert dataset.citation in bibliography.load(ROOT)
 
 
-@needs_mirror
 @EVERY
 def test_the_mirror_holds_what_is_registered(
     dataset: Dataset, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("LABKIT_CACHE", str(tmp_path))
     monkeypatch.setenv("LABKIT_OFFLINE", "1")
-    folder = datasets.mirror_folder(project_root())
-    assert folder is not None
+    folder = need_mirror()
     for file in dataset.files:
         content = (folder / dataset.name / file.path).read_bytes()
         assert hashlib.sha256(content).hexdigest() == file.sha256
@@ -67,10 +62,8 @@ def test_the_mirror_holds_what_is_registered(
     assert datasets.available(dataset.name)
 
 
-@needs_mirror
 def test_the_registry_agrees_with_the_mirrors_own_index() -> None:
-    folder = datasets.mirror_folder(project_root())
-    assert folder is not None
+    folder = need_mirror()
     if not (folder / "index.json").is_file():
         pytest.skip("this mirror has no index")
     index = json.loads((folder / "index.json").read_text())
@@ -105,19 +98,23 @@ def test_a_standin_is_here_small_and_ours(dataset: Dataset, file: PublishedFile)
     assert list(standin.parent.glob("*.py")), "the script that makes it is committed beside it"
 
 
-@needs_mirror
 @pytest.mark.parametrize(
     ("dataset", "file"), STANDINS, ids=lambda value: getattr(value, "path", "")
 )
-def test_a_standin_has_the_published_columns(dataset: Dataset, file: PublishedFile) -> None:
+def test_a_standin_has_the_published_columns(
+    dataset: Dataset, file: PublishedFile, published_data: Need
+) -> None:
     assert file.standin is not None
     standin = ROOT / file.standin
-    published = datasets.open(f"{dataset.name}/{file.path}")
+    wanted = [file.path]
+    if file.path.endswith(".profile.json"):  # kernels, with the graph that launches them
+        wanted.append(file.path.replace(".profile", ""))
+    source = published_data(dataset.name, wanted)
+    published = source.path(file.path)
     if published.suffix == ".csv":
         assert columns(standin) == columns(published)
-    elif published.name.endswith(".profile.json"):  # kernels, with the graph that launches them
-        graph = published.with_name(published.name.replace(".profile", ""))
-        programs = [Program.read(standin), Program.read(published, graph)]
+    elif len(wanted) == 2:
+        programs = [Program.read(standin), Program.read(published, source.path(wanted[1]))]
         assert programs[0].blocks == programs[1].blocks
         assert [*map(len, programs[0].wave_s)] == [*map(len, programs[1].wave_s)]
         assert programs[0].alone_s == pytest.approx(programs[1].alone_s, rel=0.25)
@@ -136,7 +133,7 @@ def test_a_standin_has_the_published_columns(dataset: Dataset, file: PublishedFi
         assert speeds[0].kinds == speeds[1].kinds
         assert ((speeds[0].packed > 0) == (speeds[1].packed > 0)).all()
     elif dataset.name == "nexus-sosp19":  # seconds of the same batches
-        profiles = [serving.read_profile(path) for path in (standin, published)]
+        profiles = [serving.BatchProfile.read(path) for path in (standin, published)]
         assert [*map(len, (p.latency_s for p in profiles))] == [len(profiles[1].latency_s)] * 2
         assert profiles[0].latency_s == pytest.approx(profiles[1].latency_s, rel=0.5)
     else:  # a graph: what the engine makes of both has the same layers

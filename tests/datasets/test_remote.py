@@ -242,6 +242,14 @@ def test_the_command_prints_a_line_each_and_a_sum(
     assert capsys.readouterr().out.splitlines()[-1] == "2 fine"  # the file and its repository
 
 
+def test_outside_a_workbook_no_paper_is_looked_up(
+    workbook: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("labkit.cli.data.workbook_around", lambda: None)
+    assert main(["data", "verify", "--remote"]) == 0
+    assert capsys.readouterr().out.splitlines()[-1] == "3 fine"  # two files and their repository
+
+
 @pytest.mark.parametrize(
     ("path", "code"), [("404", 1), ("mute", 0), ("500", 0), ("to-301-200", 0), ("reset", 0)]
 )

@@ -242,3 +242,69 @@ def test_only_webgl_figures_may_compile_code() -> None:
     assert "unsafe-eval" in page.policy('{"type":"scattergl"}')
     assert "unsafe-eval" not in page.policy('{"type":"scatter"}')
     assert "frame-src" not in page.policy()
+
+
+# ---------------------------------------------------------------- the idea, the steps
+
+
+def edited(root: Path, *edits: tuple[str, str, list[str]]) -> str:
+    """The deck with more cells: before the cell that starts with a text, a source and its tags."""
+    path = root / "notebooks" / "energy" / "alpha.ipynb"
+    notebook = nbformat.read(path, as_version=4)
+    for start, source, tags in edits:
+        place = next(n for n, c in enumerate(notebook.cells) if c.source.startswith(start))
+        is_code = "(" in source.splitlines()[0]
+        make = nbformat.v4.new_code_cell if is_code else nbformat.v4.new_markdown_cell
+        cell = make(source=source, metadata={"tags": tags}, id=f"more-{place}")
+        if is_code:
+            figure = json.loads(synthetic.bars().to_json())
+            data = {"application/vnd.plotly.v1+json": figure}
+            cell.outputs = [nbformat.v4.new_output("display_data", data)]
+        notebook.cells.insert(place, cell)
+    nbformat.write(notebook, path)
+    return write_slides(root, "alpha").path.read_text(encoding="utf-8")
+
+
+def tags_of(deck: str) -> list[str]:
+    return [section["data-tag"] for section in offline.parse(deck).select("section")]
+
+
+def test_the_picture_of_the_idea_stands_before_any_code(root: Path) -> None:
+    deck = edited(
+        root,
+        ("## The mechanism", "### Two rows, one room\n\nGrey is free.", []),
+        ("## The mechanism", "draw(rows)", ["idea"]),
+    )
+    assert tags_of(deck)[:4] == ["title", "insight", "idea", "mechanism"]
+    soup = offline.parse(deck)
+    (page,) = soup.select('[data-tag="idea"]')
+    assert page.h2.get_text() == "Two rows, one room"
+    assert page.select("figure.plot")
+    assert "Grey is free." in sheet(deck, "idea")
+    assert "Grey is free." not in sheet(deck, "insight")
+
+
+def test_an_idea_among_the_insights_words_does_not_repeat_them(root: Path) -> None:
+    deck = edited(root, ("## Symbols", "draw(rows)", ["idea"]))
+    assert offline.parse(deck).select_one('[data-tag="idea"] h2').get_text() == "The idea"
+    assert "A stage waits." in sheet(deck, "insight")
+    assert "A stage waits." not in sheet(deck, "idea")
+
+
+def test_an_idea_in_words_is_a_page_of_text(root: Path) -> None:
+    deck = edited(root, ("## The mechanism", "### One sentence\n\nWait slowly.", ["idea"]))
+    assert "Wait slowly." in sheet(deck, "idea")
+    assert "Wait slowly." not in sheet(deck, "insight")
+
+
+def test_the_steps_are_shown_rather_than_the_code(root: Path) -> None:
+    steps = "In three steps:\n\n1. Find the slack.\n2. Stretch into it.\n3. Check the end."
+    deck = edited(root, ("slack = latest", steps, []))
+    section = offline.parse(deck).select_one('[data-tag="mechanism"]')
+    assert [item.get_text(strip=True) for item in section.select(".body li")] == [
+        "Find the slack.",
+        "Stretch into it.",
+        "Check the end.",
+    ]
+    assert not section.select(".highlight")
+    assert "In three steps:" in sheet(deck, "mechanism")

@@ -183,6 +183,16 @@ def test_direct_labels_replace_the_legend_and_keep_apart() -> None:
     assert min(b - a for a, b in itertools.pairwise(pixels)) >= 20
 
 
+def test_direct_labels_keep_apart_on_the_range_that_a_figure_fixes() -> None:
+    """Lines 2 apart on an axis of 100 are some 6 pixels apart, however far others reach."""
+    ends = pd.DataFrame({"x": [0, 1] * 2, "y": [0, 50, 0, 52], "by": list("aabb")})
+    fig = px.line(ends, "x", "y", color="by")
+    fig.update_yaxes(range=[0, 100])
+    figures.finish(fig, direct=True, height=420)
+    pixels = sorted(n.y / 100 * 0.7 * 420 + n.yshift for n in fig.layout.annotations)
+    assert pixels[1] - pixels[0] >= 20
+
+
 def luminance(colour: str) -> float:
     channels = [int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5)]
     linear = [c / 12.92 if c <= 0.03928 else ((c + 0.055) / 1.055) ** 2.4 for c in channels]

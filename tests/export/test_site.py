@@ -172,6 +172,41 @@ def test_the_scoreboard_has_every_claim_with_both_values(built: Path) -> None:
     ]
 
 
+def test_what_the_nearest_rival_reaches_too_is_counted_apart(root: Path) -> None:
+    path = root / "notebooks" / "energy" / "alpha.ipynb"
+    text = path.read_text(encoding="utf-8")
+    judged = '"verdict": "reproduced"'
+    assert judged in text
+    path.write_text(text.replace(judged, '"verdict": "not earned"', 1), encoding="utf-8")
+    write_site(root)
+    soup = offline.parse(html(root, "scoreboard.html"))
+    names = [th.get_text(strip=True) for th in soup.select(".summary thead th")]
+    total = [td.get_text(" ", strip=True) for td in soup.select(".summary .total td")]
+    counted = dict(zip(names, total, strict=True))
+    assert counted["reproduced"] == "0 of 3"
+    assert counted["not earned"] == "1"
+    assert "⊘ 1 not earned" in counted["headline and mechanism"]
+    assert "1 not earned" in html(root, "index.html")
+
+
+def test_a_page_prints_the_verdict_first_and_has_ways_through(root: Path) -> None:
+    path = root / "notebooks" / "energy" / "alpha.ipynb"
+    notebook = nbformat.read(path, as_version=4)
+    (headline,) = [c for c in notebook.cells if c.source.startswith("figure_saving")]
+    headline.metadata["tags"] = ["verdict", "path-5", "path-30"]
+    said = {"text/markdown": "**Saved: 25.2 % there, 24 % here.**"}
+    headline.outputs.insert(0, nbformat.v4.new_output("display_data", said))
+    nbformat.write(notebook, path)
+    write_site(root)
+    soup = offline.parse(html(root, "papers/alpha.html"))
+    assert soup.select_one("header .says").get_text(strip=True).startswith("Saved: 25.2 %")
+    ways = [(b["data-way"], b.get_text()) for b in soup.select(".ways button")]
+    assert ways == [("path-5", "5 minutes"), ("path-30", "half an hour"), ("", "everything")]
+    tagged = [b["id"] for b in soup.select("article .block") if b["data-ways"]]
+    assert tagged == [headline.id]
+    assert "Saved: 25.2 %" in soup.select_one(f"#{headline.id}").get_text()
+
+
 def test_the_scoreboard_counts_reproductions_apart(root: Path) -> None:
     path = root / "data" / "papers" / "alpha" / "claims.yaml"
     more = """\
@@ -184,9 +219,9 @@ skipped_rows:
     write_site(root)
     soup = offline.parse(html(root, "scoreboard.html"))
     total = [td.get_text(" ", strip=True) for td in soup.select(".summary .total td")]
-    assert total[:3] == ["all", "1 of 3", "–"]
-    assert total[3].split("  ")[0].startswith("✔ 1 reproduced ✘ 1 differs ○ 1 not attempted")
-    assert total[4] == "✔ 1 reproduced"
+    assert total[:4] == ["all", "1 of 3", "–", "–"]
+    assert total[4].split("  ")[0].startswith("✔ 1 reproduced ✘ 1 differs ○ 1 not attempted")
+    assert total[5] == "✔ 1 reproduced"
     asides = [row.get_text(" ", strip=True) for row in soup.select("tbody#alpha tr.aside")]
     assert asides == [
         "No claim: 75.8 % (measured on a GPU without public data)",
@@ -314,7 +349,7 @@ def test_a_new_run_rewrites_what_shows_it(root: Path) -> None:
 
 def test_another_exporter_rewrites_every_page(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write_site(root)
-    monkeypatch.setattr("labkit.kit.page.fingerprint", lambda *_: "another")
+    monkeypatch.setattr("labkit.kit.page.fingerprint", lambda *_, **__: "another")
     assert {"papers/alpha.html", "slides/alpha.html"} <= set(write_site(root).written)
 
 

@@ -47,7 +47,7 @@ def test_layers_and_stage_3_are_torchs() -> None:
 
 
 def test_without_a_gpu_nothing_is_claimed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(accuracy, "project_root", lambda: tmp_path)
+    monkeypatch.setattr(accuracy, "shipped", lambda name: tmp_path / name)
     assert accuracy.table("gpu") is None
     (tmp_path / "data" / "measured").mkdir(parents=True)
     (tmp_path / "data" / "measured" / cuda.FILE).write_text("gpu,error_bytes\nX,12\n")

@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-import csv
-import os
 from dataclasses import replace
 from itertools import product
-from pathlib import Path
 
 import pytest
 
@@ -20,9 +17,8 @@ from labkit.memory.plans.conventions import convention_terms, differences, total
 from labkit.memory.tape import saved
 from labkit.models import Model
 from tests.memory.steps import expert_params, stored_elements
+from tests.published import need_peers
 
-PEERS = Path(os.environ.get("LABKIT_MEMORY_PEERS", "memory_peers.csv"))
-needs_peers = pytest.mark.skipif(not PEERS.exists(), reason="set LABKIT_MEMORY_PEERS to the table")
 MODELS = {
     "gpt2-1.5b": Model.preset("gpt2-1.5b"),
     "gpt3-175b": replace(Model.preset("gpt3-175b"), vocab=51200),
@@ -32,7 +28,7 @@ LLAMA = Model.preset("llama-2-7b")
 
 
 def rows(tool: str) -> list[dict[str, str]]:
-    found = [row for row in csv.DictReader(PEERS.open(encoding="utf-8")) if row["tool"] == tool]
+    found = [row for row in need_peers() if row["tool"] == tool]
     assert found
     return found
 
@@ -42,7 +38,6 @@ def parallel_of(row: dict[str, str], **changes: bool) -> Parallel:
     return Parallel(**degrees, zero=int(row["stage"]), **changes)  # type: ignore[arg-type]
 
 
-@needs_peers
 def test_deepspeeds_90_numbers_exactly() -> None:
     for row in rows("deepspeed"):
         kind = row["component"]
@@ -55,7 +50,6 @@ def test_deepspeeds_90_numbers_exactly() -> None:
         assert total_bytes(lines, place) == int(row["bytes"]), row
 
 
-@needs_peers
 def test_megatrons_120_numbers_exactly() -> None:
     for row in rows("megatron-lm"):
         kind = row["component"]
@@ -72,7 +66,6 @@ def test_megatrons_120_numbers_exactly() -> None:
         assert total_bytes(wanted) == int(row["bytes"]), row
 
 
-@needs_peers
 def test_the_papers_240_numbers_exactly() -> None:
     names = {"params": "parameters", "grads": "gradients", "optim": "optimizer"}
     for row in rows("zero-paper-16B"):

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import csv
 import io
 import logging
-import os
 from collections.abc import Iterable
 from contextlib import redirect_stdout
 from dataclasses import replace
 from fractions import Fraction
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -21,9 +18,8 @@ from labkit.memory.jobs.parallel import Parallel
 from labkit.memory.plans.conventions import total_bytes
 from labkit.memory.tape.saved import Term
 from tests.oracles.estimators import count, framework_faults, peer_faults, told_bytes
+from tests.published import need_peers
 
-PEERS = Path(os.environ.get("LABKIT_MEMORY_PEERS", "memory_peers.csv"))
-needs_peers = pytest.mark.skipif(not PEERS.exists(), reason="set LABKIT_MEMORY_PEERS to the table")
 GPT2 = Model.preset("gpt2-1.5b")
 LLAMA = Model.preset("llama-2-7b")
 MODELS = {
@@ -37,8 +33,7 @@ RECOMPUTE = {"full": "full", "selective": "selective", "ckpt": "full"}
 
 
 def rows(tool: str) -> list[dict[str, str]]:
-    with PEERS.open(encoding="utf-8") as file:
-        found = [row for row in csv.DictReader(file) if row["tool"].startswith(tool)]
+    found = [row for row in need_peers() if row["tool"].startswith(tool)]
     assert found
     return found
 
@@ -58,7 +53,6 @@ def size(lines: Iterable[Term], *names: str) -> Fraction:
     return sum((Fraction(line.num_bytes) for line in wanted), Fraction(0))
 
 
-@needs_peers
 def test_llm_analysis_1260_numbers_exactly() -> None:
     """Temporaries of its loss and of prefetching are 0 in every row: no term of ours."""
     kept = ("activations", "embedding", "head and loss")
@@ -77,7 +71,6 @@ def test_llm_analysis_1260_numbers_exactly() -> None:
     assert len(found) == 1260
 
 
-@needs_peers
 def test_calculons_546_numbers_exactly() -> None:
     names = {"act": "activations.blocks", "act_ckpt": "activations.checkpoints"}
     names |= {"act_grad": "activation gradients"} | STATES
@@ -90,7 +83,6 @@ def test_calculons_546_numbers_exactly() -> None:
     assert len(found) == 546
 
 
-@needs_peers
 def test_the_cookbooks_720_numbers_as_it_prints_them() -> None:
     """It prints hundredths of a GiB."""
     names = {"act": "activations", "comm": "communication"} | STATES
@@ -104,7 +96,6 @@ def test_the_cookbooks_720_numbers_as_it_prints_them() -> None:
     assert len(found) == 720
 
 
-@needs_peers
 def test_accelerates_30_numbers_exactly() -> None:
     names = {"model": "parameters"}
     found = rows("accelerate")
@@ -124,11 +115,9 @@ def test_accelerates_30_numbers_exactly() -> None:
     assert len(found) == 30
 
 
-@needs_peers
 def test_no_row_of_the_table_is_left_out() -> None:
     """With ZeRO's paper's, DeepSpeed's and Megatron-LM's 450: all of it."""
-    with PEERS.open(encoding="utf-8") as file:
-        assert sum(1 for _ in csv.DictReader(file)) == 450 + 1260 + 546 + 720 + 30
+    assert len(need_peers()) == 450 + 1260 + 546 + 720 + 30
 
 
 def analysis(model: Model, parallel: Parallel, batch: Batch) -> dict[str, float]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import os
 from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path
@@ -16,9 +15,9 @@ from labkit import hardware, memory, quantities
 from labkit.errors import UsageError
 from labkit.memory import Batch, Model, Parallel, Plan, Recipe
 from labkit.memory.plans.arithmetic import activation_bytes
+from tests.published import need_peers
 
 PAPER = Path(__file__).resolve().parents[2] / "data" / "papers" / "zero"
-PEERS = Path(os.environ.get("LABKIT_MEMORY_PEERS", "memory_peers.csv"))
 PAPER_GPU_BYTES = 32 * quantities.GB  # the paper's tables take a 32 GB V100 as 32 × 10⁹ bytes
 
 
@@ -361,16 +360,11 @@ PEER_MODELS = {
 
 def peers(tool: str, component: str, case: str) -> list[dict[str, str]]:
     wanted = {"tool": tool, "component": component, "case": case}
-    rows = csv.DictReader(PEERS.open(encoding="utf-8"))
-    found = [row for row in rows if wanted.items() <= row.items()]
+    found = [row for row in need_peers() if wanted.items() <= row.items()]
     assert found
     return found
 
 
-needs_peers = pytest.mark.skipif(not PEERS.exists(), reason="set LABKIT_MEMORY_PEERS to the table")
-
-
-@needs_peers
 @pytest.mark.parametrize("case", PEER_MODELS)
 def test_deepspeed_counts_two_copies_of_gradients_and_one_live_tensor(case: str) -> None:
     """Stage 2 is 2Ψ + 18Ψ/N where the paper has 2Ψ + 14Ψ/N; stage 3 is 18Ψ/N and four bytes for
@@ -388,7 +382,6 @@ def test_deepspeed_counts_two_copies_of_gradients_and_one_live_tensor(case: str)
         assert int(row["bytes"]) == pytest.approx(states_bytes + live, abs=2)
 
 
-@needs_peers
 @pytest.mark.parametrize("case", PEER_MODELS)
 def test_megatrons_distributed_optimizer_is_six_plus_twelve_over_dp(case: str) -> None:
     """Stage by stage the ratio to the paper's count is exact, whatever it calls the model's size

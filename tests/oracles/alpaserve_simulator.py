@@ -59,7 +59,7 @@ def cases() -> dict[str, tuple[serving.Requests, tuple[serving.Group, ...]]]:
 def stream(
     rates: list[float], cv: float, count: int, slo_s: float = float("inf")
 ) -> serving.Requests:
-    return serving.together(
+    return serving.merge_streams(
         [
             serving.generate(rate, int(count * rate), cv=cv, slo_s=slo_s, model=f"m{i}", rng=i)
             for i, rate in enumerate(rates)

@@ -105,7 +105,7 @@ def requests(setting: Setting, mix: str) -> serving.Requests:
         arrivals(share / sum(shares) * RATE_PER_S, cv, setting.seconds, seed)
         for share, seed in zip(shares, setting.seeds, strict=True)
     ]
-    return serving.together(
+    return serving.merge_streams(
         [
             serving.Requests(arrival_s=arrival_s, model=(name,) * len(arrival_s))
             for name, arrival_s in zip(NAMES, drawn, strict=True)
@@ -125,7 +125,8 @@ def plan(setting: Setting, stages: int) -> tuple[list[serving.Group], list[servi
 
 def ours(setting: Setting, mix: str, stages: int) -> serving.Served:
     groups, models = plan(setting, stages)
-    return serving.serve_groups(requests(setting, mix), groups, models, fixed_s=setting.fixed_s)
+    server = serving.Groups(groups=groups, fixed_s=setting.fixed_s)
+    return serving.simulate(requests(setting, mix), models, server)
 
 
 def ends(arrival_s: Any, end_s: Any) -> str:

@@ -31,6 +31,7 @@ from pathlib import Path
 import numpy as np
 
 from labkit import cluster, datasets
+from labkit.papers import elasticflow
 
 STORED = Path(__file__).parent / "stored" / "elasticflow_in_time.json"
 COMMIT = "04a0109a6acdd7d89f4cb31b6a6a7a128bee6bb0"
@@ -82,17 +83,17 @@ print("cpu seconds:", time.process_time() - start)
 """
 
 
-def policies() -> tuple[cluster.Trace, dict[str, cluster.Policy | cluster.Deadlines]]:
+def policies() -> tuple[cluster.Trace, dict[str, cluster.Policy | elasticflow.Deadlines]]:
     """The workload, and our policy for each of the simulator's schedules."""
     trace, rates = cluster.load_elastic()
     # Limits that the artifact sets by hand, for its own policy alone.
     limited = cluster.load_elastic(limits={"bert": 16, "ncf": 1})[1]
     return trace, {
-        "edf": cluster.edf(rates, sizes="largest"),
-        "edf-accessctrl": cluster.edf(rates, sizes="largest", judged="each"),
-        "gandiva": cluster.time_slicing(rates, **RESTARTS),
+        "edf": elasticflow.edf(rates, sizes="largest"),
+        "edf-accessctrl": elasticflow.edf(rates, sizes="largest", judged="each"),
+        "gandiva": elasticflow.time_slicing(rates, **RESTARTS),
         "dlas-gpu": cluster.las2d(restart_s=6.0, demotion="tiresias"),
-        "ef-accessctrl": cluster.elasticflow(
+        "ef-accessctrl": elasticflow.policy(
             limited, judged="together", rules="artifact", stay_s=2.0, **RESTARTS
         ),
     }

@@ -22,6 +22,7 @@ from typing import Any
 import numpy as np
 
 from labkit import cluster
+from labkit.papers import synergy
 from tests.oracles.tiresias_simulator import digest
 
 STORED = Path(__file__).parent / "stored" / "synergy_end_times.json"
@@ -105,18 +106,18 @@ print(json.dumps([time.process_time() - start, [ends[job] for job in range(*plan
 """
 
 
-def as_program(name: str) -> tuple[cluster.Trace, cluster.Cluster, cluster.Resources]:
+def as_program(name: str) -> tuple[cluster.Trace, cluster.Cluster, synergy.Resources]:
     """Our input of a run, with whole iterations a round as the program counts them."""
     plan = RUNS[name]
-    trace = cluster.draw_mix(
+    trace = synergy.draw_mix(
         plan["jobs"][1] + 1100,
         jobs_per_hour=plan["rate"],
         split=plan["split"],
-        seed=plan["seed"],
+        rng=plan["seed"],
         wide=plan.get("wide", False),
     )
-    policy = cluster.synergy(
-        cluster.load_needs(NEEDS),
+    policy = synergy.allocator(
+        synergy.load_needs(NEEDS),
         give=plan["give"],
         order=plan["order"],
         ends="boundary",

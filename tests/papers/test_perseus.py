@@ -5,19 +5,18 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from labkit import datasets
 from labkit.papers.perseus import open_frontier
 from labkit.pipeline.planning.perseus import UNIT_S
 from labkit.pipeline.profiles.published import PUBLISHED
+from tests.published import Need
 
 NUM_STAGES = 8
 
 
-def test_a_published_frontier_trades_time_for_energy() -> None:
+def test_a_published_frontier_trades_time_for_energy(published_data: Need) -> None:
     """A unit later costs less, until a slower plan costs more; never more than all GPUs waiting."""
+    published_data("perseus-sosp24")
     front = open_frontier("a100/gpt3-175b", 12)
-    if not datasets.available("perseus-sosp24"):
-        pytest.skip("perseus-sosp24 is not on this machine (see `labkit data`)")
     assert np.diff(front["makespan_s"]) == pytest.approx(UNIT_S)
     more_j = np.diff(front["energy_j"])
     least = int(front["energy_j"].argmin())

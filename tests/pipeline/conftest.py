@@ -4,7 +4,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from labkit import datasets, pipeline
+from labkit import pipeline
+from tests.published import Need
 
 BLOCKING_POWER_W = {"a100_sxm": 83.64, "a40": 70.38}
 
@@ -32,14 +33,12 @@ def make_profile() -> Callable[..., pipeline.EnergyProfile]:
 
 
 @pytest.fixture(scope="session")
-def published() -> Callable[[str], pd.DataFrame]:
+def published(published_data: Need) -> Callable[[str], pd.DataFrame]:
     """A table of the Perseus artifact; the test is skipped where the data set is not here."""
 
     def read(file: str) -> pd.DataFrame:
-        path = f"perseus-sosp24/sosp24_data/emulation/{file}"
-        if not datasets.available(path):
-            pytest.skip(f"{path} is not on this machine (see `labkit data`)")
-        return pd.read_csv(datasets.open(path))
+        path = f"sosp24_data/emulation/{file}"
+        return published_data("perseus-sosp24", [path]).frame(path)
 
     return read
 

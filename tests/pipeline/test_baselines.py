@@ -8,7 +8,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from labkit import datasets
 from labkit.errors import UsageError
 from labkit.pipeline import EnergyProfile, Instruction, Schedule, build
 from labkit.pipeline.planning.baselines import (
@@ -53,16 +52,13 @@ def clocks_of(table: pd.DataFrame) -> np.ndarray:
 
 
 @pytest.fixture(scope="module")
-def zeus_table():
+def zeus_table(published_data):
     """A published table of Zeus settings, by what was trained."""
 
     def read(device: str, which: str):
-        path = f"perseus-sosp24/sosp24_data/zeus/csv/{device}/zeus_{which}.csv"
-        if not datasets.available(path):
-            pytest.skip(f"{path} is not on this machine (see `labkit data`)")
-        return pd.read_csv(datasets.open(path)).groupby(
-            ["model_name", "partition_method", "dp", "tp", "pp"]
-        )
+        path = f"sosp24_data/zeus/csv/{device}/zeus_{which}.csv"
+        table = published_data("perseus-sosp24", [path]).frame(path)
+        return table.groupby(["model_name", "partition_method", "dp", "tp", "pp"])
 
     return read
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from functools import cache
 
-import pytest
 from hypothesis import strategies as st
 
-from labkit import datasets, planner
+from labkit import planner
 from labkit.planner.chain import DATASET, short_names
+from tests.published import need
 
 
 @st.composite
@@ -40,6 +40,4 @@ def clusters(draw: st.DrawFn, most: int = 5) -> planner.Cluster:
 def published(name: str) -> planner.Chain:
     """A published profile; skips where it is not here."""
     path = short_names()[name]
-    if not datasets.available(DATASET, [path]):
-        pytest.skip("the published profiles are not here")
-    return planner.Chain.read(datasets.source(DATASET, [path]).path(path))
+    return planner.Chain.read(need(DATASET, [path]).path(path))

@@ -17,6 +17,7 @@ from labkit import datasets, planner
 from labkit.errors import BadFile, BadValue
 from labkit.planner.chain import DATASET, linear_order, short_names
 from tests.planner.conftest import chains, published
+from tests.published import Need
 
 TIMES = "forward_compute_time=1.000, backward_compute_time=2.000"
 DIAMOND = "\n".join(
@@ -100,14 +101,12 @@ def test_every_published_profile_is_read() -> None:
         assert all(a.split()[0] != b.split()[0] for a, b in pairwise(chain.layers))
 
 
-def test_shipped_configurations_are_those_of_the_tests() -> None:
+def test_shipped_configurations_are_those_of_the_tests(published_data: Need) -> None:
     """Replicas of each stage in the authors' files; ResNet-50's best plan is data parallel."""
     found: dict[str, str] = {}
     for network, devices in (("vgg16", 4), ("vgg16", 16), ("alexnet", 4)):
         file = f"models/{network}/gpus={devices}/hybrid_conf.json"
-        source = datasets.source(DATASET, [f"runtime/image_classification/{file}"])
-        if source.is_standin:
-            pytest.skip("the published configurations are not here")
+        source = published_data(DATASET, [f"runtime/image_classification/{file}"])
         ranks = json.loads(source.path(file).read_text())["stage_to_rank_map"]
         found[f"{network}-{devices}"] = "-".join(str(len(r)) for r in ranks.values())
     assert found == {"vgg16-4": "3-1", "vgg16-16": "15-1", "alexnet-4": "3-1"}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import pytest
@@ -25,7 +24,7 @@ POOL = "node32 MaxPool2d"
 @given(chain=chains(), cluster=clusters(), costing=costings)
 def test_the_program_finds_the_best_of_all_plans(chain: Any, cluster: Any, costing: Any) -> None:
     best = best_of_all(chain, cluster, costing=costing)
-    plan = planner.stages(chain, cluster, costing=costing)
+    plan = planner.plan(chain, cluster, costing=costing)
     assert plan.cost_s == pytest.approx(best.cost_s, rel=1e-12)
     assert plan.gap == 0
 
@@ -43,14 +42,11 @@ def test_flushed_pipelines_lie_between_bound_and_best(
     """With as many microbatches as devices, or nothing hidden, the best plan itself is reached."""
     kinds: dict[str, Any] = {"objective": objective, "num_microbatches": count}
     best = best_of_all(chain, cluster, **kinds)
-    plan = planner.stages(chain, cluster, tolerance=1e-9, **kinds)
+    plan = planner.plan(chain, cluster, tolerance=1e-9, **kinds)
     assert plan.bound_s <= best.cost_s * (1 + 1e-9)
     assert plan.cost_s >= best.cost_s * (1 - 1e-9)
     if count >= cluster.num_devices or objective == "flush":
         assert plan.cost_s == pytest.approx(best.cost_s, rel=1e-6)
-    own = planner.stages(chain, cluster, method="largest-block", **kinds)
-    assert own.cost_s >= plan.cost_s * (1 - 1e-9)
-    assert math.isnan(own.gap)
 
 
 @settings(max_examples=40)
@@ -58,8 +54,8 @@ def test_flushed_pipelines_lie_between_bound_and_best(
 def test_faster_links_never_cost_more(
     chain: Any, cluster: Any, costing: Any, factor: float
 ) -> None:
-    slow = planner.stages(chain, cluster, costing=costing)
-    fast = planner.stages(chain, cluster.scaled(factor), costing=costing)
+    slow = planner.plan(chain, cluster, costing=costing)
+    fast = planner.plan(chain, cluster.scaled(factor), costing=costing)
     assert fast.cost_s <= slow.cost_s * (1 + 1e-12)
 
 
@@ -74,7 +70,7 @@ def test_more_devices_never_cost_more_and_never_beat_perfect_speedup(
         bandwidth_bytes_per_s=level.bandwidth_bytes_per_s,
         latency_s=level.latency_s,
     )
-    costs = [planner.stages(chain, each, costing=costing).cost_s for each in (cluster, more)]
+    costs = [planner.plan(chain, each, costing=costing).cost_s for each in (cluster, more)]
     assert costs[1] <= costs[0] * (1 + 1e-12)
     assert costs[1] >= chain.time_s / more.num_devices * (1 - 1e-12)
 
@@ -83,12 +79,12 @@ def test_more_devices_never_cost_more_and_never_beat_perfect_speedup(
 @given(chain=chains(), cluster=clusters(), costing=costings, room=st.floats(0.3, 3.0))
 def test_memory_limits_every_stage(chain: Any, cluster: Any, costing: Any, room: float) -> None:
     """A limit is kept with the gradients set aside; a plan that kept it anyway stays."""
-    free = planner.stages(chain, cluster, costing=costing)
+    free = planner.plan(chain, cluster, costing=costing)
     weights = [chain.weight_bytes[s.first, s.end] for s in free.stages]
     needed = max(b - w for b, w in zip(free.memory_bytes, weights, strict=True))
     limit = max(needed * room, 1.0)
     try:
-        plan = planner.stages(chain, cluster, costing=costing, memory_bytes=limit)
+        plan = planner.plan(chain, cluster, costing=costing, memory_bytes=limit)
     except UsageError:
         plan = None  # nothing fits, though the free plan needs no more
     if plan is None:
@@ -106,9 +102,9 @@ def test_memory_limits_every_stage(chain: Any, cluster: Any, costing: Any, room:
 @settings(max_examples=30)
 @given(chain=chains(), cluster=clusters(), costing=costings)
 def test_straight_plans_have_no_replicas(chain: Any, cluster: Any, costing: Any) -> None:
-    plan = planner.stages(chain, cluster, costing=costing, straight=True)
+    plan = planner.plan(chain, cluster, costing=costing, straight=True)
     assert {stage.replicas for stage in plan.stages} == {1}
-    assert plan.cost_s >= planner.stages(chain, cluster, costing=costing).cost_s
+    assert plan.cost_s >= planner.plan(chain, cluster, costing=costing).cost_s
 
 
 @pytest.mark.parametrize("objective", ["latency", "flush"])
@@ -116,7 +112,7 @@ def test_straight_plans_have_no_replicas(chain: Any, cluster: Any, costing: Any)
 def test_straight_plans_have_no_more_stages_than_devices(devices: int, objective: Any) -> None:
     """Microbatches of a flushed pipeline overlap, so that every device pays."""
     chain = planner.Chain.even(6, forward_s=0.1, backward_s=0.2, parameter_bytes=0)
-    plan = planner.stages(
+    plan = planner.plan(
         chain,
         planner.Cluster.flat(devices, bandwidth_bytes_per_s=1e9),
         straight=True,
@@ -132,8 +128,8 @@ def test_two_levels_of_equal_links(chain: Any, inner: int, outer: int, costing: 
     """One machine, or machines of one device, are a flat cluster."""
     flat = planner.Cluster.flat(inner * outer, bandwidth_bytes_per_s=1e9)
     level = [planner.Level(count=n, bandwidth_bytes_per_s=1e9) for n in (inner, outer)]
-    both = planner.stages(chain, planner.Cluster(levels=tuple(level)), costing=costing)
-    one = planner.stages(chain, flat, costing=costing)
+    both = planner.plan(chain, planner.Cluster(levels=tuple(level)), costing=costing)
+    one = planner.plan(chain, flat, costing=costing)
     if min(inner, outer) == 1:
         assert both.cost_s == pytest.approx(one.cost_s)
     assert both.cost_s >= chain.time_s / (inner * outer) * (1 - 1e-12)
@@ -150,7 +146,7 @@ def test_machines_exchange_weights_once_for_the_replicas_inside() -> None:
             planner.Level(count=2, bandwidth_bytes_per_s=far),
         )
     )
-    plan = planner.stages(chain, cluster)
+    plan = planner.plan(chain, cluster)
     inside = max(0.3, 2 * 3 / 4 * 4e8 / near) / 4
     assert plan.cost_s == pytest.approx(max(inside, 2 * 1 / 2 * (4e8 / 4) / far) / 2)
     assert plan.name == "2×(4)"
@@ -171,7 +167,7 @@ def test_machines_exchange_weights_once_for_the_replicas_inside() -> None:
 def test_vgg16_on_16_by_costing(costing: Any, name: str) -> None:
     """The plans of the authors' program, run as it is; 15-1 is the one they ship."""
     cluster = planner.Cluster.flat(16, bandwidth_bytes_per_s=TEN_GBIT)
-    plan = planner.stages(published("vgg16"), cluster, costing=costing)
+    plan = planner.plan(published("vgg16"), cluster, costing=costing)
     assert plan.name == name
     if name == "15-1":
         assert plan.chain.layers[plan.cuts[0] - 1] == POOL
@@ -196,7 +192,7 @@ def test_overlapped_servers_give_the_shipped_plans(
 ) -> None:
     """At the published optimizer's default rate and at 10 Gbit/s alike."""
     cluster = planner.Cluster.flat(devices, bandwidth_bytes_per_s=bandwidth)
-    plan = planner.stages(published(network), cluster, costing="server")
+    plan = planner.plan(published(network), cluster, costing="server")
     assert plan.name == name
     if last is not None:
         assert plan.chain.layers[plan.cuts[0] - 1] == last
@@ -205,13 +201,13 @@ def test_overlapped_servers_give_the_shipped_plans(
 def test_the_authors_worked_example() -> None:
     """Their README: 4 devices, activations charged, default bandwidth; three replicas and one."""
     cluster = planner.Cluster.flat(4, bandwidth_bytes_per_s=1e9)
-    plan = planner.stages(published("vgg16"), cluster, costing="code+activations")
+    plan = planner.plan(published("vgg16"), cluster, costing="code+activations")
     assert (plan.name, plan.chain.layers[plan.cuts[0] - 1]) == ("3-1", "node18 MaxPool2d")
 
 
 def test_two_levels_of_resnet50_are_planned() -> None:
     cluster = planner.Cluster.machines(4, 4, inside_bytes_per_s=12e9, between_bytes_per_s=TEN_GBIT)
-    plan = planner.stages(published("resnet50"), cluster)
+    plan = planner.plan(published("resnet50"), cluster)
     assert plan.name == "4×(4)"
     assert plan.cost_s == pytest.approx(published("resnet50").time_s / 16)
 
@@ -253,10 +249,10 @@ def test_flush_is_the_time_of_a_simulated_pipeline() -> None:
 def test_the_same_stages_priced_otherwise(
     chain: Any, cluster: Any, costing: Any, count: int
 ) -> None:
-    plan = planner.stages(chain, cluster, costing=costing)
+    plan = planner.plan(chain, cluster, costing=costing)
     assert plan.priced().cost_s == pytest.approx(plan.cost_s)
     other: dict[str, Any] = {"objective": "flush", "num_microbatches": count}
-    best = planner.stages(chain, cluster, costing=costing, tolerance=1e-9, **other)
+    best = planner.plan(chain, cluster, costing=costing, tolerance=1e-9, **other)
     assert plan.priced(**other).cost_s >= best.bound_s * (1 - 1e-9)
     assert plan.priced(**other).priced(objective="throughput").name == plan.name
 
@@ -272,7 +268,7 @@ def test_bytes_sent_by_hand() -> None:
     assert plan.sent_bytes == pytest.approx(2 * 2 / 3 * 3e6 + 2 * 7e6)
     assert plan.in_flight == (2, 1)
     assert plan.memory_bytes == pytest.approx((3e6 + 2 * (3e6 + 5e6), 90e6 + (90e6 + 1e6)))
-    row = planner.compare({"a": chain}, [cluster]).iloc[0]
+    row = planner.sweep({"a": chain}, [cluster]).iloc[0]
     whole = planner.price(chain, cluster, (4,))
     assert row.speedup == pytest.approx(whole.cost_s / row.cost_s)
     assert whole.sent_bytes == pytest.approx(2 * 3 / 4 * 93e6)
@@ -284,7 +280,7 @@ def test_long_chains_are_bounded_too(count: int) -> None:
     chain = published("alexnet")
     cluster = planner.Cluster.flat(16, bandwidth_bytes_per_s=TEN_GBIT)
     kinds: dict[str, Any] = {"objective": "latency", "num_microbatches": count}
-    plan = planner.stages(chain, cluster, tolerance=1e-3, **kinds)
+    plan = planner.plan(chain, cluster, tolerance=1e-3, **kinds)
     assert -1e-9 <= plan.gap <= 1e-3 * (1 + 1e-9)
     assert plan.cost_s == pytest.approx(
         planner.price(chain, cluster, plan.replicas, plan.cuts, **kinds).cost_s

@@ -28,7 +28,7 @@ CHAIN = planner.Chain(
 )  # fmt: skip
 LEVEL = planner.Level(count=3, bandwidth_bytes_per_s=1e9)
 CLUSTER = planner.Cluster(levels=(LEVEL,))
-PLAN = planner.stages(CHAIN, CLUSTER)
+PLAN = planner.plan(CHAIN, CLUSTER)
 BOTH = {"chain": CHAIN, "cluster": CLUSTER}
 RIGHT: dict[str, dict[str, Any]] = {
     "Chain": {field.name: getattr(CHAIN, field.name) for field in fields(CHAIN)},
@@ -42,17 +42,17 @@ RIGHT: dict[str, dict[str, Any]] = {
                          "between_bytes_per_s": 1e9, "latency_s": 0.0},
     "Cluster.scaled": {"self": CLUSTER, "bandwidth": 2.0},
     "Level": {"count": 3, "bandwidth_bytes_per_s": 1e9, "latency_s": 0.0},
-    "compare": {"chains": {"a": CHAIN}, "clusters": (CLUSTER,), "costings": ("ring",)},
+    "sweep": {"chains": {"a": CHAIN}, "clusters": (CLUSTER,), "costings": ("ring",)},
     "figure_layers": {"chain": CHAIN, "plans": {"best": PLAN}, "title": "a"},
     "figure_plans": {"plans": {"best": PLAN}, "title": "a"},
     "price": {**BOTH, "replicas": (2, 1), "cuts": (2,), "objective": "throughput"},
     "price:flush": {**BOTH, "replicas": (2, 1), "cuts": (2,), "objective": "flush",
                     "num_microbatches": 4},
     "sensitivity": {"plan": PLAN, "bandwidth": (0.5, 2.0)},
-    "stages": {**BOTH, "objective": "throughput", "costing": "ring", "straight": False,
-               "memory_bytes": 1e12},
-    "stages:latency": {**BOTH, "objective": "latency", "num_microbatches": 4,
-                       "method": "largest-block", "tolerance": 0.1},
+    "plan": {**BOTH, "objective": "throughput", "costing": "ring", "straight": False,
+             "memory_bytes": 1e12},
+    "plan:latency": {**BOTH, "objective": "latency", "num_microbatches": 4,
+                     "tolerance": 0.1},
 }  # fmt: skip
 
 
@@ -90,11 +90,10 @@ def test_no_wrong_path_reaches_python(wrong: Any) -> None:
     [
         (lambda: planner.price(CHAIN, CLUSTER, (2, 2), (1,)), "replicas add up to 4, devices to 3"),
         (lambda: planner.price(CHAIN, CLUSTER, (1, 1), (3,)), "cuts must rise between 1 and 2"),
-        (lambda: planner.stages(CHAIN, CLUSTER, objective="flush"), "which need it; got None"),
-        (lambda: planner.stages(CHAIN, CLUSTER, num_microbatches=4), "got 4 with 'throughput'"),
-        (lambda: planner.stages(CHAIN, CLUSTER, method="largest-block"), "belongs to objective"),
-        (lambda: planner.stages(CHAIN, CLUSTER, memory_bytes=1.0), "no plan keeps every device"),
-        (lambda: planner.stages(CHAIN, CLUSTER, costing="rings"), "did you mean 'ring'?"),
+        (lambda: planner.plan(CHAIN, CLUSTER, objective="flush"), "which need it; got None"),
+        (lambda: planner.plan(CHAIN, CLUSTER, num_microbatches=4), "got 4 with 'throughput'"),
+        (lambda: planner.plan(CHAIN, CLUSTER, memory_bytes=1.0), "no plan keeps every device"),
+        (lambda: planner.plan(CHAIN, CLUSTER, costing="rings"), "did you mean 'ring'?"),
         (lambda: planner.Cluster(levels=(LEVEL,) * 3), "one or two levels, got 3"),
         (
             lambda: planner.price(CHAIN, planner.Cluster(levels=(LEVEL, LEVEL)), (1,)),

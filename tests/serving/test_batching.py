@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from labkit import serving
 from labkit.errors import BadValue
+from labkit.papers import nexus
 
 PROFILE = serving.BatchProfile(name="p", latency_s=tuple(0.02 + 0.004 * b for b in range(1, 17)))
 
@@ -31,10 +32,18 @@ def server(*batches: int, profile: serving.BatchProfile = PROFILE) -> serving.Ba
     )
 
 
+def served(
+    requests: serving.Requests, *servers: serving.BatchServer, drop: Any = "early"
+) -> serving.Served:
+    """The requests on these servers, whose batches take what was planned with."""
+    all_of_them = serving.BatchServers(servers=servers, drop=drop)
+    return serving.simulate(requests, all_of_them.profiles, all_of_them)
+
+
 def stream(
     rates: list[float], count: int, *, slo_s: float = 0.2, cv: float = 1.0, rng: int = 0
 ) -> serving.Requests:
-    return serving.together(
+    return serving.merge_streams(
         [
             serving.generate(
                 rate,
@@ -105,7 +114,7 @@ def by_simpy(requests: serving.Requests, batches: list[int], drop: str) -> NDArr
 @pytest.mark.parametrize("batches", [[16], [4, 8], [2, 2, 2]])
 def test_every_request_ends_when_simpy_says(drop: Any, batches: list[int]) -> None:
     requests = stream([400.0 / len(batches)] * len(batches), 4000)
-    run = serving.serve(requests, (server(*batches),), drop=drop)
+    run = served(requests, server(*batches), drop=drop)
     simulated = by_simpy(requests, batches, drop)
     assert (np.isnan(run.end_s) == np.isnan(simulated)).all()
     np.testing.assert_allclose(run.end_s, simulated, rtol=1e-9)
@@ -115,14 +124,14 @@ def test_every_request_ends_when_simpy_says(drop: Any, batches: list[int]) -> No
 @pytest.mark.parametrize("load", [0.3, 0.6, 0.8])
 def test_batches_of_one_are_md1(load: float) -> None:
     requests = serving.generate(load / PROFILE.latency_s[0], 400_000, model="m0", rng=2)
-    run = serving.serve(requests, (server(1),), drop="never")
+    run = served(requests, server(1), drop="never")
     mean_s = PROFILE.latency_s[0] * (1 + load / (2 * (1 - load)))
     assert run.latency_s.mean() == pytest.approx(mean_s, rel=0.02)
 
 
 @pytest.mark.parametrize("drop", ["early", "lazy"])
 def test_what_is_answered_is_in_time(drop: Any) -> None:
-    run = serving.serve(stream([900.0], 20_000), (server(16),), drop=drop)
+    run = served(stream([900.0], 20_000), server(16), drop=drop)
     assert (run.met == ~np.isnan(run.end_s)).all()
     assert 0.01 < run.met.mean() < 0.999
     row = run.summary()
@@ -135,16 +144,16 @@ def test_what_is_answered_is_in_time(drop: Any) -> None:
 def test_early_drop_gains_most_where_a_batch_costs_most(alpha_ms: float, least: float) -> None:
     """The paper's setting: 500 requests a second at best, an objective of 100 ms."""
     beta_ms = 50 - 25 * alpha_ms
-    profile = serving.line(alpha_ms, beta_ms)
+    profile = nexus.linear_profile(alpha_ms, beta_ms)
     alone = (server(25, profile=profile),)
     assert profile.best(0.05) == (25, pytest.approx(500.0))
     requests = stream([500.0], 20_000, slo_s=0.1)
 
     def rate(drop: Any) -> float:
         def attainment(rate_per_s: float) -> float:
-            return serving.serve(requests.at_rate(rate_per_s), alone, drop=drop).met.mean()
+            return served(requests.at_rate(rate_per_s), *alone, drop=drop).met.mean()
 
-        return serving.highest(attainment, 100, 600)
+        return serving.highest_load(attainment, 100, 600)
 
     early = rate("early")
     lazy = rate("lazy")
@@ -157,31 +166,32 @@ def test_requests_go_round_by_planned_rates() -> None:
         serving.BatchServer(slots=(slot("m0", 1, rate_per_s=rate_per_s),))
         for rate_per_s in (3.0, 1.0)
     )
-    run = serving.serve(stream([1.0], 400), (fast, slow), drop="never")
+    run = served(stream([1.0], 400), fast, slow, drop="never")
     assert np.bincount(run.server).tolist() == [300, 100]
     counts = np.cumsum(run.server == 0) - 0.75 * np.arange(1, 401)
     assert abs(counts).max() <= 1  # never a request ahead of or behind its share
 
 
 def test_a_model_that_nobody_holds_is_dropped() -> None:
-    run = serving.serve(stream([1.0, 1.0], 40), (server(4),))
+    run = served(stream([1.0, 1.0], 40), server(4))
     assert (np.isnan(run.end_s) == (np.array(run.requests.model) == "m1")).all()
     assert (run.server[np.array(run.requests.model) == "m1"] == -1).all()
 
 
-def test_overhead_slows_what_the_server_expects() -> None:
+def test_batches_that_take_longer_than_planned_with_are_answered_later() -> None:
     requests = stream([300.0], 20_000)
-    plain = serving.serve(requests, (server(16),))
-    slower = serving.serve(requests, (server(16),), overhead=1.5)
+    plain = served(requests, server(16))
+    alone = serving.BatchServers(servers=(server(16),))
+    slower = serving.simulate(requests, {"m0": PROFILE.slower(1.5)}, alone)
     assert slower.met.mean() < plain.met.mean()
 
 
 def test_highest_finds_a_step_and_names_faults() -> None:
-    step = serving.highest(lambda load: float(load <= 37), 1, 1000, steps=30)
+    step = serving.highest_load(lambda load: float(load <= 37), 1, 1000, steps=30)
     assert step == pytest.approx(37, rel=1e-6)
-    assert serving.highest(lambda _: 1.0, 1, 1000) == 1000
-    assert serving.highest(lambda _: 0.0, 1, 1000) == 1
+    assert serving.highest_load(lambda _: 1.0, 1, 1000) == 1000
+    assert serving.highest_load(lambda _: 0.0, 1, 1000) == 1
     with pytest.raises(BadValue, match="high must be above low"):
-        serving.highest(lambda _: 1.0, 2, 1)
+        serving.highest_load(lambda _: 1.0, 2, 1)
     with pytest.raises(BadValue, match=r"Slot\.batch of 'm' must be from 1 to 16"):
         slot("m", 17)

@@ -2,19 +2,38 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 from pathlib import Path
+from typing import Any, NamedTuple
 
 import numpy as np
-import pandas as pd
 import pytest
 
-from labkit import datasets
+from labkit import datasets, serving
 from labkit.errors import BadFile, BadValue, UsageError
-from labkit.serving.device.guests import beside
-from labkit.serving.device.kernels import MODELS, Program, paths, programs
-from labkit.serving.device.timeline import Client, Gpu, Mode, clients_of, simulate
+from labkit.serving.device.clients import Mode
+from labkit.serving.device.kernels import MODELS, Program
+from tests.published import Need
+
+
+class Issues(NamedTuple):
+    """A client that issues this program."""
+
+    program: Program
+    arrival_s: tuple[float, ...] | None = None
+    gap_s: float = 0.0
+    real_time: bool = False
+
+
+def simulate(clients: list[Issues], *, mode: Mode, until_s: float, **gpu: Any) -> serving.GpuRun:
+    """The clients on a GPU, each with a program of its own name."""
+    programs = {f"program {place}": client.program for place, client in enumerate(clients)}
+    asked = [
+        serving.Client(**client._replace(program=name)._asdict())
+        for name, client in zip(programs, clients, strict=True)
+    ]
+    workload = serving.Workload(clients=tuple(asked), until_s=until_s)
+    return serving.simulate(workload, programs, serving.Gpu(mode=mode, **gpu))
 
 
 def program(name: str = "p", *, blocks: tuple[int, ...] = (60, 60), s: float = 0.01) -> Program:
@@ -40,20 +59,20 @@ MODES: tuple[Mode, ...] = ("alone", "sequential", "streams", "wait", "reset", "p
 
 @pytest.mark.parametrize("mode", MODES)
 def test_a_client_alone_takes_its_kernels_in_every_mode(mode: Mode) -> None:
-    run = simulate([Client(program=program(), real_time=True)], mode=mode, until_s=1.001)
+    run = simulate([Issues(program=program(), real_time=True)], mode=mode, until_s=1.001)
     assert run.log["end_s"] == pytest.approx(0.02 * np.arange(1, 51))
     assert run.busy_fraction == pytest.approx(1.0)
 
 
 def test_equal_kernels_that_fill_the_units_share_the_gpu_evenly() -> None:
     """Processor sharing: n equal programs issued together end after n times their time."""
-    clients = [Client(program=program(), arrival_s=(0.0,)) for _ in range(3)]
+    clients = [Issues(program=program(), arrival_s=(0.0,)) for _ in range(3)]
     run = simulate(clients, mode="streams", until_s=1.0)
     assert run.log["end_s"] == pytest.approx([0.06] * 3)
 
 
 def test_kernels_on_different_units_do_not_slow_each_other() -> None:
-    clients = [Client(program=program(blocks=(30, 30)), arrival_s=(0.0,)) for _ in range(2)]
+    clients = [Issues(program=program(blocks=(30, 30)), arrival_s=(0.0,)) for _ in range(2)]
     run = simulate(clients, mode="streams", until_s=1.0)
     assert run.log["end_s"] == pytest.approx([0.02, 0.02])
     assert run.busy_fraction == pytest.approx(0.02)
@@ -65,7 +84,7 @@ def test_sequential_is_simpys_priority_queue(seed: int) -> None:
     simpy = pytest.importorskip("simpy")
     rng = np.random.default_rng(seed)
     clients = [
-        Client(
+        Issues(
             program=random_program(rng, f"p{c}"),
             arrival_s=tuple(np.sort(rng.uniform(0, 2, 12)).tolist()),
             real_time=bool(c % 2),
@@ -76,7 +95,7 @@ def test_sequential_is_simpys_priority_queue(seed: int) -> None:
     ends = []
     gpu = simpy.PriorityResource(env)
 
-    def issues(number: int, client: Client) -> object:
+    def issues(number: int, client: Issues) -> object:
         held = None
         for due in client.arrival_s or ():
             if held and due > env.now:
@@ -105,11 +124,11 @@ def test_reset_adds_its_own_time_and_nothing_else(seed: int) -> None:
     """However many others run, a real-time program that comes alone waits for the reset only."""
     rng = np.random.default_rng(seed)
     real = random_program(rng, "real")
-    others = [Client(program=random_program(rng, f"p{c}")) for c in range(1 + seed)]
+    others = [Issues(program=random_program(rng, f"p{c}")) for c in range(1 + seed)]
     due = tuple(np.arange(1, 9) * 1.0)
-    clients = [Client(program=real, arrival_s=due, real_time=True), *others]
+    clients = [Issues(program=real, arrival_s=due, real_time=True), *others]
     for mode in ("reset", "padded"):
-        run = simulate(clients, mode=mode, gpu=Gpu(reset_s=0.001), until_s=10.0)
+        run = simulate(clients, mode=mode, reset_s=0.001, until_s=10.0)
         assert run.latency_s() == pytest.approx(real.alone_s + 0.001)
     alone = simulate(clients, mode="alone", until_s=10.0).latency_s().mean()
     waits = simulate(clients, mode="wait", until_s=10.0).latency_s().mean()
@@ -123,10 +142,10 @@ def test_work_is_conserved_where_clients_take_turns() -> None:
     """Busy time is that of all programs where each kernel fills the units, killed parts twice:
     the kernel begun at 300 ms is killed 10 ms later; at 50 ms nothing runs."""
     clients = [
-        Client(program=program(s=0.013), arrival_s=(0.05, 0.31), real_time=True),
-        Client(program=program(s=0.02), arrival_s=(0.0, 0.1, 0.3)),
+        Issues(program=program(s=0.013), arrival_s=(0.05, 0.31), real_time=True),
+        Issues(program=program(s=0.02), arrival_s=(0.0, 0.1, 0.3)),
     ]
-    run = simulate(clients, mode="reset", gpu=Gpu(reset_s=0.0), until_s=10.0)
+    run = simulate(clients, mode="reset", reset_s=0.0, until_s=10.0)
     work_s = 2 * 2 * 0.013 + 3 * 2 * 0.02
     assert len(run.log) == 5
     assert 10 * run.busy_fraction == pytest.approx(work_s + 0.01)
@@ -141,35 +160,35 @@ def test_padding_by_hand() -> None:
     waves = (0.003, 0.005, 0.011)
     guest = Program(name="g", blocks=(160,), total_s=(0.02,), wave_s=(waves,))
     clients = [
-        Client(program=real, arrival_s=(0.0,) * 10, real_time=True),
-        Client(program=guest, arrival_s=(0.0, 0.0)),
+        Issues(program=real, arrival_s=(0.0,) * 10, real_time=True),
+        Issues(program=guest, arrival_s=(0.0, 0.0)),
     ]
     run = simulate(clients, mode="padded", until_s=0.1001)
     ends = run.log["end_s"][run.log["client"] == 1]
     assert ends == pytest.approx([0.02, 0.04])
     assert run.latency_s() == pytest.approx([0.01] * 10)
     heavy = Program(name="h", blocks=(160,), total_s=(0.02,), wave_s=((0.011,),))
-    run = simulate([clients[0], Client(program=heavy)], mode="padded", until_s=0.1001)
+    run = simulate([clients[0], Issues(program=heavy)], mode="padded", until_s=0.1001)
     assert len(run.log) == 10  # its shortest wave outlasts the kernel: nothing is carried
-    slow = simulate(clients, mode="padded", gpu=Gpu(contention=0.3), until_s=1.0)
+    slow = simulate(clients, mode="padded", contention=0.3, until_s=1.0)
     assert slow.latency_s().max() == pytest.approx(0.01 * (1 + 0.3 * 20 / 60))
 
 
 def test_kernels_that_must_not_be_killed_are_waited_for() -> None:
     clients = [
-        Client(program=program(s=0.001), arrival_s=(0.105,), real_time=True),
-        Client(program=program(s=0.02)),
+        Issues(program=program(s=0.001), arrival_s=(0.105,), real_time=True),
+        Issues(program=program(s=0.02)),
     ]
     for share, waited_s in ((1.0, 0.0), (0.0, 0.015)):
-        run = simulate(clients, mode="reset", gpu=Gpu(killable=share, reset_s=0.0), until_s=1.0)
+        run = simulate(clients, mode="reset", killable=share, reset_s=0.0, until_s=1.0)
         assert run.latency_s() == pytest.approx([0.002 + waited_s])
 
 
 def test_a_guest_finishes_its_kernel_beside_the_owner_and_launches_no_other() -> None:
     """The owner comes at 5 of the guest's 20 ms; both then run at half speed for 20 ms."""
     clients = [
-        Client(program=program(blocks=(60,), s=0.02), arrival_s=(0.005,), real_time=True),
-        Client(program=program(blocks=(60, 60), s=0.02), arrival_s=(0.0,)),
+        Issues(program=program(blocks=(60,), s=0.02), arrival_s=(0.005,), real_time=True),
+        Issues(program=program(blocks=(60, 60), s=0.02), arrival_s=(0.0,)),
     ]
     run = simulate(clients, mode="guests", until_s=1.0)
     assert run.latency_s() == pytest.approx([0.020 + 0.015])
@@ -177,125 +196,38 @@ def test_a_guest_finishes_its_kernel_beside_the_owner_and_launches_no_other() ->
 
 
 def test_a_closed_loop_waits_for_its_gap() -> None:
-    run = simulate([Client(program=program(), gap_s=0.03)], mode="streams", until_s=0.501)
+    run = simulate([Issues(program=program(), gap_s=0.03)], mode="streams", until_s=0.501)
     assert run.log["end_s"] == pytest.approx(0.02 + 0.05 * np.arange(10))
     assert run.rate_per_s() == pytest.approx(10 / 0.501)
 
 
-def test_workloads_are_those_of_the_artifact() -> None:
-    root = Path(__file__).resolve().parents[2] / "data" / "papers" / "reef"
-    table = pd.read_csv(root / "workloads.csv")
-    source = datasets.source("reef-osdi22", ["evaluation/fig10/A.json"])
-    for workload, rows in table.groupby("workload"):
-        name = str(workload)
-        folder = "fig10" if name.startswith("DISB") else "fig1"
-        if name == "DISB E":
-            continue  # below
-        if source.is_standin:
-            pytest.skip("the published workloads are not here")
-        content = datasets.open(f"reef-osdi22/evaluation/{folder}/{name[-1]}.json").read_bytes()
-        published = json.loads(content)
-        for kind, flag in (("rt", 1), ("be", 0)):
-            ours = rows[rows["real_time"] == flag]
-            theirs = [(client["name"], client["frequency"]) for client in published[kind]]
-            assert list(zip(ours["model"], ours["rate_per_s"], strict=True)) == theirs
-
-
-def test_disb_e_is_the_published_file_to_the_byte() -> None:
-    """``evaluation/fig10/E.json`` says a minute of arrivals; each second is the first again."""
-    root = Path(__file__).resolve().parents[2] / "data" / "papers" / "reef"
-    table = pd.read_csv(root / "workloads.csv").query("workload == 'DISB E'")
-    content: dict[str, object] = {"time": 1}
-    for kind, flag in (("rt", 1), ("be", 0)):
-        content[kind] = [
-            {"name": row["model"], "frequency": row["rate_per_s"]}
-            | (
-                {
-                    "trace": [
-                        1000 * second + int(ms)
-                        for second in range(60)
-                        for ms in row["moments_ms"].split()
-                    ]
-                }
-                if flag
-                else {}
-            )
-            for row in table[table["real_time"] == flag].to_dict("records")
-        ]
-    lines = json.dumps(content, indent=4).split("\n")  # the file's own indent begins with two
-    text = "\n".join(line[2:] if line.startswith(" " * 4) else line for line in lines)
-    published = "3cab32b56af28309c818143a6dfdecc3155703d7c3fd61ccfb1d993d0c976cc6"
-    assert hashlib.sha256(text.encode()).hexdigest() == published
-
-
-def test_recorded_moments_come_in_every_second() -> None:
-    rows = pd.DataFrame(
-        {
-            "model": ["p", "p"],
-            "real_time": [1, 0],
-            "rate_per_s": [2, 4],
-            "moments_ms": ["100 900", None],
-        }
-    )
-    recorded, periodic = clients_of(rows, {"p": program()}, until_s=1.95)
-    assert recorded.arrival_s == pytest.approx((0.1, 0.9, 1.1, 1.9))
-    assert len(periodic.arrival_s or ()) == 8
-    rare = clients_of(rows, {"p": program()}, until_s=1.95, share=0.5)[0]
-    assert rare.arrival_s == pytest.approx((0.2, 1.8))
-    later = clients_of(rows, {"p": program()}, until_s=1.95, seed=1)[0].arrival_s or ()
-    assert np.diff(later)[:2] == pytest.approx([0.8, 0.2])
-    in_turn = clients_of(rows.assign(moments_ms="900 100"), {"p": program()}, until_s=1.95)[0]
-    assert in_turn.arrival_s == recorded.arrival_s
-    one_each = clients_of(rows.assign(moments_ms=[100.0, None]), {"p": program()}, until_s=1.95)[0]
-    assert one_each.arrival_s == pytest.approx((0.1, 1.1)), "a column of numbers, as CSV has it"
-    for wrong in ("1000", "a few", "", " "):
-        with pytest.raises(BadValue, match="moments_ms needs numbers from 0 to below 1000"):
-            clients_of(rows.assign(moments_ms=wrong), {"p": program()}, until_s=1.0)
-    for rate in ("often", np.inf, np.nan, 0):
-        with pytest.raises(BadValue, match="a rate_per_s above 0, finite"):
-            clients_of(rows.assign(rate_per_s=rate), {"p": program()}, until_s=1.0)
-
-
-def test_real_time_clients_of_a_workload_start_one_after_another() -> None:
-    """Two programs of 20 ms, 10 times a second each: 30 ms of rest after each."""
-    rows = pd.DataFrame({"model": ["p", "p", "p"], "real_time": [1, 1, 0], "rate_per_s": [10] * 3})
-    clients = clients_of(rows, {"p": program()}, until_s=0.21)
-    assert [c.arrival_s for c in clients] == [
-        pytest.approx((0.0, 0.1, 0.2)),
-        pytest.approx((0.05, 0.15)),
-        pytest.approx((0.0, 0.1, 0.2)),
-    ]
-    rare = clients_of(rows, {"p": program()}, until_s=1.0, share=0.5, seed=1)
-    assert [len(c.arrival_s or ()) for c in rare] == [5, 5, 10]
-
-
 def test_wrong_clients_are_refused_with_what_would_be_valid() -> None:
-    rows = pd.DataFrame({"model": ["p"], "real_time": [1], "rate_per_s": [10]})
-    with pytest.raises(UsageError, match="model of the clients"):
-        clients_of(rows, {"q": program()}, until_s=1.0)
-    for broken in (rows.assign(rate_per_s=0), rows.drop(columns="real_time")):
-        with pytest.raises(BadValue, match="a rate_per_s above 0"):
-            clients_of(broken, {"p": program()}, until_s=1.0)
-    with pytest.raises(BadValue, match="at least one"):
+    with pytest.raises(BadValue, match="not empty"):
         simulate([], mode="alone", until_s=1.0)
     with pytest.raises(BadValue, match="mode"):
-        simulate([Client(program=program())], mode="fair", until_s=1.0)  # type: ignore[arg-type]
-    with pytest.raises(BadValue, match="idle_share"):
-        beside(program(), [], mode="alone", idle_share=1.0, until_s=1.0)
+        simulate([Issues(program=program())], mode="fair", until_s=1.0)  # type: ignore[arg-type]
+    workload = serving.Workload(clients=(serving.Client(program="bert"),), until_s=1.0)
+    with pytest.raises(UsageError, match=r"no program of the clients 'bert'.*vgg"):
+        serving.simulate(workload, {"vgg": program()}, serving.Gpu(mode="alone"))
 
 
 # ---------------------------------------------------------------- programs
 
 
-def test_the_published_programs_are_read_whole() -> None:
-    source = datasets.source("reef-osdi22", paths())
-    for name, read in programs(source).items():
+def test_programs_are_read_whole() -> None:
+    source = datasets.source("reef-osdi22", serving.program_paths())
+    programs = serving.load_programs(source)
+    for read in programs.values():
         assert len(read) > 50
         assert all(list(w) == sorted(w) for w in read.wave_s)
-        if not source.is_standin:
-            graph = json.loads(source.path(f"resource/{name}/{name}.json").read_text())
-            assert len(read) == len(graph["kernels"])
-    assert set(programs(source)) == set(MODELS)
+    assert set(programs) == set(MODELS)
+
+
+def test_published_programs_have_the_kernels_of_their_graphs(published_data: Need) -> None:
+    source = published_data("reef-osdi22", serving.program_paths())
+    for name, read in serving.load_programs(source).items():
+        graph = json.loads(source.path(f"resource/{name}/{name}.json").read_text())
+        assert len(read) == len(graph["kernels"])
 
 
 def test_a_program_from_csv_and_wrong_files(tmp_path: Path) -> None:

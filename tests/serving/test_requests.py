@@ -7,8 +7,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from labkit import datasets, serving
+from labkit import serving
 from labkit.errors import BadFile, BadValue, UsageError
+from tests.published import Need
 
 GOOD = "arrival_s,prompt_tokens,output_tokens,slo_s,model\n0,10,1,2.5,a\n5,2,4,,b\n"
 
@@ -87,7 +88,7 @@ def test_a_bad_record_is_named() -> None:
     with pytest.raises(BadValue, match=r"Requests\.model must have one entry a request; got 1"):
         serving.Requests(arrival_s=[0, 1], model=("a",))
     with pytest.raises(BadValue, match="only some parts name their model"):
-        serving.together([serving.generate(1, 3), serving.generate(1, 3, model="a")])
+        serving.merge_streams([serving.generate(1, 3), serving.generate(1, 3, model="a")])
 
 
 @pytest.mark.parametrize("cv", [0, 0.5, 1, 4])
@@ -107,7 +108,7 @@ def test_streams_join_in_order_of_arrival_and_keep_their_columns() -> None:
         serving.generate(rate, 50, model=name, slo_s=slo, rng=seed)
         for seed, (rate, name, slo) in enumerate([(1, "a", 2), (3, "b", 5)])
     ]
-    both = serving.together(parts)
+    both = serving.merge_streams(parts)
     assert (np.diff(both.column("arrival_s")) >= 0).all()
     for part, name in zip(parts, "ab", strict=True):
         mine = np.array(both.model) == name
@@ -115,9 +116,8 @@ def test_streams_join_in_order_of_arrival_and_keep_their_columns() -> None:
         assert np.array_equal(both.column("slo_s")[mine], part.column("slo_s"))
 
 
-def test_the_published_trace() -> None:
-    if not datasets.available("azure-llm-2023"):
-        pytest.skip("azure-llm-2023 is not on this machine (see `labkit data`)")
+def test_the_published_trace(published_data: Need) -> None:
+    published_data("azure-llm-2023")
     requests = serving.load("azure-llm-2023")
     assert len(requests) == 19_366
     assert requests.column("arrival_s")[-1] < 3600
@@ -125,7 +125,7 @@ def test_the_published_trace() -> None:
 
 def test_a_place_among_the_models_cannot_be_changed() -> None:
     """It is worked out once, also for the same requests at another rate."""
-    requests = serving.together([serving.generate(5, 3, model=name) for name in "ab"])
+    requests = serving.merge_streams([serving.generate(5, 3, model=name) for name in "ab"])
     for asked in (requests, requests.at_rate(2.0)):
         with pytest.raises(ValueError, match="read-only"):
             asked.model_index[0] = 5

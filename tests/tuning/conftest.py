@@ -7,7 +7,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from labkit import datasets, tuning
+from labkit import tuning
+from tests.published import need
 
 PROFILES = Path(__file__).resolve().parents[2] / "data" / "profiles"
 STANDIN = (PROFILES / "standin_train.csv", PROFILES / "standin_v100_power.csv")
@@ -82,9 +83,7 @@ def trace_files(name: str, gpu: str = "v100") -> tuple[Path, Path]:
     if name == "stand-in":
         return STANDIN
     files = ["summary_train.csv", f"summary_power_{gpu}.csv"]
-    if not datasets.available("zeus-nsdi23", files):
-        pytest.skip(f"zeus-nsdi23 ({gpu}) is not on this machine (see `labkit data`)")
-    source = datasets.source("zeus-nsdi23", files)
+    source = need("zeus-nsdi23", files)
     return source.path(files[0]), source.path(files[1])
 
 

@@ -8,12 +8,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from labkit import datasets
 from labkit.errors import UsageError
 from labkit.tuning import goodput
 from labkit.tuning.goodput import step_fit
 from labkit.tuning.goodput.step_times import StepTimes, SyncTier
 from tests.oracles import goodput_picks
+from tests.published import need
 
 SHAPES = [(1, 1), (1, 2), (1, 4), (2, 2), (2, 4), (2, 8), (3, 3), (3, 6), (4, 16), (8, 16), (8, 32)]
 SIZES = [8, 16, 24, 64, 128]
@@ -347,8 +347,7 @@ def test_a_repeat_picks_the_best_where_nothing_is_noisy_and_errs_where_it_is() -
 
 def published_tables(workload: str) -> goodput.Tables:
     """Tables of one published workload; skips where the data set is not here."""
-    if not datasets.available("pollux-osdi21"):
-        pytest.skip("pollux-osdi21 is not on this machine (see `labkit data`)")
+    need("pollux-osdi21")
     return goodput.load("pollux-osdi21", workload)
 
 

@@ -323,8 +323,8 @@ def test_a_value_on_standin_data_is_not_judged(tmp_path: Path) -> None:
     ("ours", "flip", "verdict", "can_fail"),
     [
         (0.284, 0.0, "reproduced", True),
-        (0.284, 0.29, "cannot fail", False),  # the flip passes as well
-        (0.284, None, "cannot fail", False),  # nobody tried
+        (0.284, 0.29, "not earned", False),  # the nearest rival passes as well
+        (0.284, None, "not earned", False),  # nobody tried
         (0.1, None, "same direction", True),  # it did fail
         (0.1, 0.284, "same direction", True),
         (None, 0.0, "not attempted", None),
@@ -342,6 +342,18 @@ def test_a_reproduction_counts_only_if_its_flip_changes_the_verdict(
     counted = tally.tally(table.carried[CLAIMS_MIME])
     assert counted.reproductions.get("reproduced", 0) == (verdict == "reproduced")
     assert sum(counted.reproductions.values()) == 1
+    assert counted.not_earned == (verdict == "not earned")
+
+
+def test_a_line_above_the_table_says_what_the_signs_mean(tmp_path: Path) -> None:
+    write(tmp_path)
+    table = claims.judge(tmp_path, "paper", {}, ())
+    assert table.text().splitlines()[0] == tally.LEGEND
+    above, _, rest = table.html().partition("<table")
+    assert tally.LEGEND in above
+    assert tally.LEGEND not in rest
+    for sign in "✔≈✘⊘":
+        assert sign in tally.LEGEND
 
 
 @given(ours=st.floats(-1, 1), flip=st.floats(-1, 1))
@@ -352,7 +364,7 @@ def test_a_flip_is_judged_by_the_claims_own_rule(ours: float, flip: float) -> No
             Path(folder), "paper", {"saving": ours}, [Source("profiles")], {"saving": flip}
         ).carried[CLAIMS_MIME][0]
         alone = claims.judge(Path(folder), "paper", {"saving": flip}, [Source("profiles")])
-    passes = alone.carried[CLAIMS_MIME][0]["verdict"] in ("reproduced", "cannot fail")
+    passes = alone.carried[CLAIMS_MIME][0]["verdict"] in ("reproduced", "not earned")
     assert (flipped["flip_verdict"] == "reproduced") == passes
     assert not (flipped["verdict"] == "reproduced" and passes)
 

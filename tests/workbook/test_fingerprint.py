@@ -91,6 +91,15 @@ def test_our_engines_do_not_reach_each_other() -> None:
         assert not rooms & ({"pipeline", "memory", "tuning", "workbook", "cli"} - {engine})
 
 
+def test_a_notebook_depends_on_its_own_paper_alone() -> None:
+    """Also on the modules of a paper's package, which are loaded late."""
+    code = "from labkit.papers import hived\nhived.Buddies"
+    found = imports.reached([notebooks.tree(code)], [imports.source_root()])
+    assert {"labkit.papers.hived", "labkit.papers.hived.cells"} <= set(found)
+    papers = {name.split(".")[2] for name in found if name.count(".") > 1 and ".papers." in name}
+    assert papers == {"hived"}
+
+
 def test_a_notebook_does_not_depend_on_how_it_is_run() -> None:
     found = imports.reached(
         [notebooks.tree("from labkit import workbook")], [imports.source_root()]

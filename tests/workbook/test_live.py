@@ -14,7 +14,8 @@ from labkit.errors import UsageError
 from labkit.kit import draw
 from labkit.workbook.review import stored
 from labkit.workbook.review.axes import Axis, read
-from labkit.workbook.review.explore import explore, is_live
+from labkit.workbook.review.explore import explore
+from labkit.workbook.review.listening import is_live
 
 live = pytest.importorskip("labkit.workbook.review.live", reason="ipywidgets is not installed")
 
@@ -74,7 +75,7 @@ def test_a_kernel_is_live_where_a_front_end_started_it(
 def test_without_widgets_the_states_are_stored_and_it_says_so(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("labkit.workbook.review.explore.find_spec", lambda name: None)
+    monkeypatch.setattr("labkit.workbook.review.listening.find_spec", lambda name: None)
     with pytest.warns(UserWarning, match=r"labkit\[lab\]"):
         assert isinstance(explore(powers, slope=[1.0, 2.0]), go.Figure)
 

@@ -232,3 +232,73 @@ def test_opening_a_paper_again_keeps_no_garbage(root: Path) -> None:
     workbook.open_paper("beta")
     gc.collect()
     assert gone() is None
+
+
+# ---------------------------------------------------------------- the paper's own numbers
+
+CLAIMS = """\
+claims:
+  - {id: saving, kind: headline, statement: It saves, flip: one clock, paper: 0.284, unit: fraction,
+     source: abstract, verified: false, judge: ratio, tolerance: 0.1}
+"""
+
+
+def test_figures_read_the_papers_numbers(root: Path) -> None:
+    folder = root / "data/papers/alpha"
+    folder.mkdir(parents=True)
+    (folder / "claims.yaml").write_text(CLAIMS, encoding="utf-8")
+    (folder / "points.csv").write_text("# Fig. 8, read off\nx,y\n1,2.5\n2,3.5\n", encoding="utf-8")
+    (folder / "fig8.csv").write_text("x\n1\n", encoding="utf-8")
+    paper = workbook.open_paper("alpha")
+    assert paper.claim("saving").paper == 0.284
+    assert paper.points().to_dict("list") == {"x": [1, 2], "y": [2.5, 3.5]}
+    assert paper.points("fig8").x.tolist() == [1]
+    assert paper.points("fig8.csv").equals(paper.points("fig8"))
+    with pytest.raises(UsageError, match="no claim 'savings'; did you mean 'saving'"):
+        paper.claim("savings")
+
+
+def test_points_that_are_not_there_are_named(root: Path) -> None:
+    paper = workbook.open_paper("alpha")
+    with pytest.raises(UsageError, match=r"data/papers/alpha: it holds no table yet"):
+        paper.points()
+    folder = root / "data/papers/alpha"
+    folder.mkdir(parents=True)
+    (folder / "points.csv").write_text("x,y\n", encoding="utf-8")
+    with pytest.raises(UsageError, match="did you mean 'points'"):
+        paper.points("point")
+    with pytest.raises(UsageError, match="among the tables"):
+        paper.points("../beta/glance")
+    with pytest.raises(BadFile, match=r"points\.csv: no point in it"):
+        paper.points()
+    (folder / "points.csv").write_text("", encoding="utf-8")
+    with pytest.raises(BadFile, match="not a table"):
+        paper.points()
+
+
+# ---------------------------------------------------------------- ways through
+
+
+def test_the_ways_through_are_the_tags(root: Path) -> None:
+    from labkit.workbook.review import ways
+
+    assert ways.markdown(root, "alpha") == ""
+    assert ways.markdown(root, "gamma") == ""
+    path = root / "notebooks/energy/alpha.ipynb"
+    notebook = nbformat.read(path, as_version=4)
+    short = {"tags": ["path-5", "path-30"]}
+    long = {"tags": ["path-30"]}
+    notebook.cells += [
+        v4.new_markdown_cell("## The *headline*", metadata=short),
+        v4.new_code_cell("1", metadata=short),
+        v4.new_markdown_cell("## Weaknesses"),
+        v4.new_code_cell("2", metadata=long),
+        v4.new_markdown_cell("## Symbols"),
+    ]
+    nbformat.write(notebook, path)
+    assert ways.markdown(root, "alpha").splitlines() == [
+        "**Ways through**",
+        "",
+        "- **5 minutes**: [The headline](<#The-headline>)",
+        "- **half an hour**: [The headline](<#The-headline>) · [Weaknesses](<#Weaknesses>)",
+    ]

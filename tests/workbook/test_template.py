@@ -52,7 +52,7 @@ def test_a_scaffold_lists_what_is_to_be_written_and_nothing_else(root: Path, siz
     found = check.check(root, ["alpha"]).findings
     rules = {finding.rule for finding in found}
     # Beside TODOs: the paper is still queued, the claims are unwritten, nothing ever ran.
-    assert rules == {"todo", "queue", "claims", "executed"}
+    assert rules == {"todo", "queue", "claims", "abstract", "executed"}
     todo = {finding.cell_id for finding in found if finding.rule == "todo"}
     notebook = notebooks.read(made.notebook)
     assert todo == {cell.id for cell in notebook.cells if "TODO" in cell.source}
@@ -60,6 +60,8 @@ def test_a_scaffold_lists_what_is_to_be_written_and_nothing_else(root: Path, siz
     kinds = {cell.section_tag for cell in subject.cells if cell.section_tag}
     assert kinds == set(anatomy.SECTIONS) - set(anatomy.OPTIONAL)
     assert subject.size == size
+    assert subject.anatomy == anatomy.NEW
+    assert {tag for tag in anatomy.CELL_TAGS if subject.tagged(tag)} == set(anatomy.CELL_TAGS)
 
 
 def test_a_scaffold_says_what_we_know_of_the_paper(root: Path) -> None:
@@ -100,7 +102,8 @@ def test_a_scaffold_runs_and_then_is_normalised(
     made.notebook.write_text(normalise.dumps(clean), encoding="utf-8")
     assert {record["kind"] for record in claims.from_notebook(clean)} == {"headline", "mechanism"}
     rules = {finding.rule for finding in check.check(root, ["alpha"]).findings}
-    assert rules == {"todo", "queue", "claims", "budget"}  # no claim was judged
+    # No claim was judged.
+    assert rules == {"todo", "queue", "claims", "abstract", "amounts"}
 
 
 def test_nothing_is_overwritten(root: Path) -> None:

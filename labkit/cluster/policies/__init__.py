@@ -1,1 +1,1 @@
-"""What a scheduler decides: orders of jobs, shares of time."""
+"""What a scheduler decides: an order of jobs, a number of GPUs, or a share of time."""

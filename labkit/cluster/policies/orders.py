@@ -6,23 +6,17 @@ jobs are gone through in that order and each runs if its GPUs are free.
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Callable, Hashable, Sequence
-from heapq import heappop, heappush
+from collections.abc import Callable
+from functools import partial
+from itertools import pairwise
 from operator import methodcaller
-from typing import Annotated, Any, Literal, get_args
+from typing import Any, Literal, get_args
 
-import numpy as np
-from annotated_types import Ge, MinLen
-from numpy.typing import ArrayLike, NDArray
-
-from labkit.cluster.jobs.jobs import Trace
 from labkit.errors import BadValue, UsageError, not_among
 from labkit.kit.describe import NonNegative, Positive, checked, description
 
 Order = Literal["key", "remaining", "remaining-service", "attained", "attained-service"]
 ORDERS = get_args(Order)
-Feature = Literal["tenant", "kind", "gpus", "gpu"]
 
 
 @description
@@ -66,7 +60,7 @@ class Policy:
             raise BadValue(
                 f"Policy.ranks must be one a queue, {len(self.thresholds) + 1}; got {self.ranks}"
             )
-        rising = all(low < high for low, high in zip(self.thresholds, self.thresholds[1:]))  # noqa: B905
+        rising = all(low < high for low, high in pairwise(self.thresholds))
         is_attained = self.order.startswith("attained")
         if self.blocks and self.preemptive:
             raise BadValue(f"Policy {self.name!r} blocks and preempts; valid: one of the two")
@@ -79,19 +73,33 @@ class Policy:
 
 @checked
 def fifo(*, blocks: bool = True) -> Policy:
-    """First come, first served; ``blocks=False`` lets later jobs pass one that does not fit."""
+    """First come, first served.
+
+    Args:
+        blocks: whether the first job that does not fit keeps those behind it waiting.
+
+    >>> fifo().name, fifo(blocks=False).name
+    ('fifo', 'best-effort')
+    """
     return Policy(name="fifo" if blocks else "best-effort", blocks=blocks)
 
 
 @checked
 def sjf() -> Policy:
-    """Shortest job first, by its known duration; nothing is stopped."""
+    """Shortest job first, by its known duration; nothing is stopped.
+
+    >>> sjf().preemptive
+    False
+    """
     return Policy(name="sjf", key=methodcaller("column", "duration_s"))
 
 
 @checked
 def srtf(*, restart_s: NonNegative = 0.0) -> Policy:
-    """Shortest remaining time first."""
+    """Shortest remaining time first: the job with the least work left stops others.
+
+    Source: Schrage and Miller (1966), for one server; here of jobs of several GPUs.
+    """
     return Policy(name="srtf", order="remaining", preemptive=True, restart_s=restart_s)
 
 
@@ -106,7 +114,17 @@ def srsf(*, restart_s: NonNegative = 0.0) -> Policy:
 
 @checked
 def las(*thresholds_s: Positive, restart_s: NonNegative = 0.0) -> Policy:
-    """Least attained time first, in queues; default: Tiresias's thresholds, 3,250 and 7,200 s."""
+    """Least attained time first, in queues: a job falls to the next one at each threshold.
+
+    Args:
+        thresholds_s: in seconds; default: 3,250 and 7,200, those of Tiresias's simulator.
+        restart_s: how long a job that was stopped holds its GPUs before it makes progress again.
+
+    Source: Tiresias (NSDI'19) §3.2, in time alone.
+
+    >>> las(100.0, 900.0).thresholds
+    (100.0, 900.0)
+    """
     return Policy(
         name="las",
         order="attained",
@@ -124,9 +142,15 @@ def las2d(
 ) -> Policy:
     """Least attained service first: GPU-seconds, in queues (discretised two-dimensional LAS).
 
-    Default: 3,250 and 7,200 GPU-seconds, those of Tiresias's simulator.
+    Args:
+        thresholds_gpu_s: in GPU-seconds; default: 3,250 and 7,200, those of Tiresias's simulator.
+        restart_s: how long a job that was stopped holds its GPUs before it makes progress again.
+        demotion: when a job falls to the next queue, as :class:`Policy` has it.
 
     Source: Tiresias (NSDI'19) §3.2.
+
+    >>> las2d(3250, 7200).order
+    'attained-service'
     """
     return Policy(
         name="las2d",
@@ -139,145 +163,24 @@ def las2d(
 
 
 @checked
-def slices(quantum_s: Positive, *, longest_s: Positive, restart_s: NonNegative = 0.0) -> Policy:
-    """Time slicing: a job that has held its GPUs for ``quantum_s`` goes to the end of the queue.
+def priority_policy(name: str, key: Callable[..., Any], *, preemptive: bool = False) -> Policy:
+    """A policy of your own: the job with the least key comes first.
 
-    ``longest_s``: where slices end; a job that lasts longer then keeps its place.
+    Args:
+        name: as tables show it.
+        key: a function of a trace that gives one number a job.
+        preemptive: whether a running job is stopped for one that comes before it.
 
-    Raises:
-        BadValue: a slice is no longer than a restart, so that no job would ever progress.
-    """
-    if restart_s >= quantum_s:
-        raise BadValue(f"slices: restart_s {restart_s:g} must be below quantum_s {quantum_s:g}")
-    thresholds = np.arange(quantum_s, longest_s, quantum_s).tolist() or [quantum_s]
-    return Policy(
-        name="slices",
-        order="attained",
-        thresholds=tuple(thresholds),
-        ranks=(0.0,) * (len(thresholds) + 1),
-        preemptive=True,
-        restart_s=restart_s,
-    )
-
-
-@checked
-def gittins_index(service: ArrayLike, attained: ArrayLike) -> NDArray[np.float64]:
-    """How likely a job ends soon: the Gittins index at each attained service.
-
-    G(a) is the largest over Δ of P(S ≤ a + Δ) / E[min(S − a, Δ)], both of jobs with S > a, where
-    S is drawn from ``service`` and a + Δ is a later entry of ``attained`` or without limit; 0
-    where no S is above a. ``attained`` rises from 0. O(n log n + m²).
-
-    >>> gittins_index([1, 9], [0, 1])  # half end within 1; then 8 are left
-    array([0.5  , 0.125])
-
-    Source: Gittins (1979); Tiresias (NSDI'19) §3.2.
-    """
-    known = np.sort(np.ravel(service)).astype(float)
-    levels = np.ravel(attained).astype(float)
-    if not known.size or not np.isfinite([known.sum(), levels.sum()]).all():
-        raise BadValue(
-            "gittins_index: service and attained must be finite numbers, service not "
-            f"empty; got {known} and {levels}"
-        )
-    done = np.searchsorted(known, levels, side="right")  # of the sample, by each level
-    spent = np.append(0.0, np.cumsum(known))
-    until = np.append(levels, np.inf)  # what a job has got when it is looked at again
-    ended = np.append(done, known.size)
-    work = spent[ended] + np.multiply(known.size - ended, np.where(np.isinf(until), 0, until))
-    index = np.zeros(levels.size)
-    for at in np.flatnonzero(done < known.size):
-        left = known.size - done[at]
-        begun = spent[done[at]] + left * levels[at]
-        index[at] = np.max((ended[at + 1 :] - done[at]) / (work[at + 1 :] - begun))
-    return index
-
-
-@checked
-def gittins(
-    service_gpu_s: ArrayLike, *, queues: Annotated[int, Ge(2)] = 24, restart_s: NonNegative = 0.0
-) -> Policy:
-    """Largest Gittins index first, of a sample of GPU-seconds: what history knows of durations.
-
-    A job is looked at again where its service passes one of ``queues`` - 1 thresholds that rise by
-    a factor from the 1st to the 99th percentile of the sample. With none left it comes last.
-
-    Source: Tiresias (NSDI'19) §3.2 (two-dimensional Gittins index).
-    """
-    sample = np.asarray(service_gpu_s, float).ravel()
-    if not sample.size or not (np.isfinite(sample) & (sample > 0)).all():
-        raise BadValue(f"gittins: the sample must be finite numbers above 0; got {sample}")
-    low, high = np.quantile(sample, [0.01, 0.99])
-    thresholds = np.unique(np.geomspace(low, high, queues - 1))
-    index = gittins_index(sample, np.append(0, thresholds))
-    _, ranks = np.unique(-index, return_inverse=True)
-    return Policy(
-        name="gittins",
-        order="attained-service",
-        thresholds=tuple(thresholds.tolist()),
-        ranks=tuple(ranks.astype(float).tolist()),
-        preemptive=True,
-        restart_s=restart_s,
-    )
-
-
-@checked
-def by(name: str, key: Callable[..., Any], *, preemptive: bool = False) -> Policy:
-    """A policy of your own: ``key(trace)`` gives one number a job, the least comes first.
-
-    >>> shortest = by("guess", lambda trace: trace.duration_s * 1.5)
+    >>> shortest = priority_policy("guess", lambda trace: trace.duration_s * 1.5)
     >>> shortest.preemptive
     False
     """
     return Policy(name=name, key=key, preemptive=preemptive)
 
 
-@checked
-def estimates(trace: Trace, *, by: Annotated[Sequence[Feature], MinLen(1)]) -> NDArray[np.float64]:
-    """The mean duration of earlier jobs that agree in ``by``, in seconds, one a job.
-
-    1. Only jobs that would be over count, had they run at once.
-    2. Where none agrees, the last of ``by`` is left out, and so on; then all jobs count.
-    3. Before any job is over the estimate is 0, and the job goes first. O(n log n).
-
-    >>> trace = Trace(arrival_s=[0, 1, 20], duration_s=[4, 8, 1], gpus=[1, 2, 1])
-    >>> estimates(trace, by=["gpus"])
-    array([0., 0., 4.])
-
-    Raises:
-        BadValue: the trace does not know a feature.
-
-    Source: MLaaS in the Wild (NSDI'22) §5, durations of recurring tasks.
-    """
-    columns: list[list[Hashable]] = []
-    for feature in by:
-        values = list(getattr(trace, feature))
-        if not values:
-            raise BadValue(f"estimates: {trace.name} does not know {feature!r} of its jobs")
-        columns.append(values)
-    groups = list(zip(*columns, strict=True))
-    arrival = trace.column("arrival_s").tolist()
-    duration = trace.column("duration_s").tolist()
-    total: dict[Hashable, float] = defaultdict(float)
-    count: dict[Hashable, int] = defaultdict(int)
-    ahead: list[tuple[float, int]] = []  # jobs that are not over, by their end
-    guess = np.zeros(len(trace))
-    for job, group in enumerate(groups):
-        while ahead and ahead[0][0] <= arrival[job]:
-            _, over = heappop(ahead)
-            for depth in range(len(by) + 1):
-                total[groups[over][:depth]] += duration[over]
-                count[groups[over][:depth]] += 1
-        known = next((n for n in range(len(by), -1, -1) if count[group[:n]]), None)
-        if known is not None:
-            guess[job] = total[group[:known]] / count[group[:known]]
-        heappush(ahead, (arrival[job] + duration[job], job))
-    return guess
-
-
 POLICIES: dict[str, Callable[..., Policy]] = {
     "fifo": fifo,
-    "best-effort": lambda: fifo(blocks=False),
+    "best-effort": partial(fifo, blocks=False),
     "sjf": sjf,
     "srtf": srtf,
     "srsf": srsf,
@@ -290,6 +193,10 @@ POLICIES: dict[str, Callable[..., Policy]] = {
 @checked
 def named(text: str, *, restart_s: NonNegative = 0.0) -> Policy:
     """The policy a text names, such as ``srsf`` or ``las2d:3250,7200``.
+
+    Args:
+        text: a key of :data:`POLICIES`, and thresholds where it takes them.
+        restart_s: what stopping a job costs, for policies that stop jobs.
 
     >>> named("las2d:1000").thresholds
     (1000.0,)

@@ -1,26 +1,32 @@
 """Policies that give every job a share of its time on each GPU type.
 
     table = cluster.load_throughputs()
-    trace = cluster.continuous(6000, jobs_per_hour=5.6)
-    policy = cluster.share_policy("max-min")
-    run = cluster.simulate_shares(trace, table.cluster(36, 36, 36), policy, table)
+    trace = cluster.generate_continuous(6000, jobs_per_hour=5.6)
+    run = cluster.simulate(trace, table.cluster(36, 36, 36), cluster.share_policy("las"))
 
-A policy sees the jobs that are there and answers with shares; ``turns`` realises them in rounds.
-Jobs of one kind and number of GPUs are alike, so a program has a row a group and not a row a job.
+A policy sees the jobs that are there and answers with shares; :mod:`labkit.cluster.loops.shares`
+realises them in rounds. Jobs of one kind and number of GPUs are alike, so a program may have a row
+a group and not a row a job. To write a policy takes one method::
+
+    @description
+    class Halves(cluster.SharePolicy):
+        def decide(self, active):
+            return Shares(np.full((active.jobs.size, active.room.size), 0.5))
 """
 
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from labkit.cluster.jobs.throughputs import Throughputs, packed
+from labkit.cluster.inputs.throughputs import Throughputs, packed
 from labkit.errors import not_among
-from labkit.kit.describe import Whole, checked, description
+from labkit.kit.describe import NonNegative, Positive, Whole, checked, description
 
 
 class Active(NamedTuple):
@@ -44,308 +50,201 @@ class Shares(NamedTuple):
     together: NDArray[np.float64] | None = None  # pair × pool
 
 
-class MaxMin:
-    """max t, where each group of alike jobs gets the speed t times its weight, or more (HiGHS).
-
-    Variables: GPU time of each group on each pool, and of each pair of groups that gets more done
-    together than one after the other. Rows: speed of each group − weight × t ≥ 0; time of each
-    group ≤ its jobs; GPUs of each pool. Solved again from the last basis.
-    """
-
-    def __init__(
-        self,
-        gain: NDArray[np.float64],
-        gpus: NDArray[np.int64],
-        room: NDArray[np.int64],
-        shared: NDArray[np.float64] | None = None,
-    ) -> None:
-        import highspy
-
-        groups, pools = gain.shape
-        self.shape = (groups, pools)
-        self.infinite = highspy.kHighsInf
-        self.pairs = np.zeros((0, 3), np.int64) if shared is None else useful(gain, shared, gpus)
-        self.solver = highspy.Highs()
-        self.weight = np.zeros(groups)
-        self.jobs = np.full(groups, np.inf)
-        self.solver.silent()
-        tops = [0.0] * groups + room.astype(float).tolist()
-        for low, high in [(0.0, self.infinite)] * groups + [(-self.infinite, top) for top in tops]:
-            self.solver.addRow(low, high, 0, [], [])
-        for k, p in np.ndindex(gain.shape):
-            self._column(0.0, [k, groups + k, 2 * groups + p], [gain[k, p], 1.0, gpus[k]])
-        for a, b, p in self.pairs:
-            each = {a: 2 * shared[a, a, p]} if a == b else {a: shared[a, b, p], b: shared[b, a, p]}  # type: ignore[index]
-            rows = [*each, *(groups + k for k in each), 2 * groups + p]
-            self._column(0.0, rows, [*each.values(), *[2.0 / len(each)] * len(each), gpus[a]])
-        self._column(-1.0, list(range(groups)), [0.0] * groups)
-
-    def _column(self, cost: float, rows: list[Any], values: list[Any]) -> None:
-        at = np.array(rows, np.int32)
-        numbers = np.array(values, float)
-        self.solver.addCol(cost, 0.0, self.infinite, len(rows), at, numbers)
-
-    def solve(self, jobs: Any, weight: Any = None) -> tuple[float, NDArray[np.float64], Any]:
-        """The least speed, GPU time by group and pool, and by pair; the weight is the jobs."""
-        groups, pools = self.shape
-        weight = jobs if weight is None else weight
-        last = groups * pools + len(self.pairs)
-        for k in np.flatnonzero(weight != self.weight):
-            self.solver.changeCoeff(int(k), last, -float(weight[k]))
-        for k in np.flatnonzero(jobs != self.jobs):
-            self.solver.changeRowBounds(int(groups + k), -self.infinite, float(jobs[k]))
-        both = self.pairs[:, 0]  # one job is no pair
-        changed = (jobs[both] > 1) != (self.jobs[both] > 1)
-        for column in np.flatnonzero(changed & (both == self.pairs[:, 1])):
-            top = self.infinite if jobs[both[column]] > 1 else 0.0
-            self.solver.changeColBounds(groups * pools + int(column), 0.0, top)
-        self.jobs = jobs.copy()
-        self.weight = weight.copy()
-        self.solver.run()
-        value = np.clip(np.array(self.solver.getSolution().col_value), 0.0, None).round(9)
-        times = value[: groups * pools].reshape(groups, pools)
-        return float(value[-1]), times, value[groups * pools : -1]
-
-
-def useful(gain: Any, shared: Any, gpus: Any) -> NDArray[np.int64]:
-    """Pairs of groups (a ≤ b) and the pool where both together do more than one after the other."""
-    alike = (gpus[:, None] == gpus[None, :])[:, :, None]
-    pairs = np.argwhere(alike & (packed(gain, shared) > 1.0 + 1e-9))
-    return pairs[pairs[:, 0] <= pairs[:, 1]]
-
-
 @description
 class SharePolicy:
-    """Shares of time, computed anew where jobs came or went.
+    """Shares of time, computed anew where jobs came or went. Subclasses write :meth:`decide`.
 
     Attributes:
-        name: one of :data:`SHARE_POLICIES`.
-        seed: of what it draws.
+        name: as tables show it.
+        rng: the seed of what it draws, and of the order in which pools are filled where it knows
+            no speeds.
         believes: the speeds it computes with; default: the true ones.
+        pairs: speeds of two jobs on one GPU, for policies that pair them; default: none fit.
+        round_s: seconds of a round.
+        reset_s: seconds between two computations of shares, at least.
+        restart_s: seconds without progress of a job that was stopped or moved.
+        strict: whether jobs that are due nothing leave free GPUs idle.
+        aware: whether it knows speeds; one that does not fills the pools in a random order.
     """
 
     name: str
-    seed: Whole = 0
+    rng: Whole = 0
     believes: Throughputs | None = None
-
-    def __post_init__(self) -> None:
-        if self.name not in SHARE_POLICIES:
-            raise not_among("share policy", self.name, SHARE_POLICIES)
-
-    @property
-    def strict(self) -> bool:
-        """Whether jobs that are due nothing leave free GPUs idle."""
-        return self.name.startswith("fifo")
-
-    @property
-    def aware(self) -> bool:
-        """Whether it knows speeds; one that does not fills the pools in a random order."""
-        return self.name not in ("las", "fifo")
+    pairs: Throughputs | None = None
+    round_s: Positive = 360.0
+    reset_s: NonNegative = 1920.0
+    restart_s: NonNegative = 0.0
+    strict: bool = False
+    aware: bool = True
 
     def decide(self, active: Active) -> Shares:
         """The shares of the jobs that are there."""
-        return SHARE_POLICIES[self.name](active, self.seed)
+        raise NotImplementedError
 
 
-def _max_min(active: Active, seed: int, sharing: bool = False) -> Shares:
-    """Least attained service that knows speeds (Gavel §4.1), without or with space sharing.
-
-    The least normalised speed of any job is maximised: over its speed under an equal split of all
-    GPUs, times its GPUs.
-    """
-    memory = active.memory
-    if "program" not in memory:
-        weight = active.gpus * active.room.sum() / (active.speed * active.room).sum(axis=1)
-        shared = active.shared * weight[:, None, None] if sharing else None
-        gain = active.speed * weight[:, None]
-        memory["program"] = MaxMin(gain, active.gpus, active.room, shared)
-    jobs = np.bincount(active.group, minlength=len(active.gpus))
-    _, times, of_pairs = memory["program"].solve(jobs)
-    alone = (times / np.maximum(jobs, 1)[:, None])[active.group]
-    return Shares(alone, *_spread(memory["program"].pairs, of_pairs, active))
-
-
-def _spread(program_pairs: Any, times: Any, active: Active) -> tuple[Any, Any]:
-    """Time of each pair of groups, evenly over its pairs of jobs."""
-    size = active.group.size
-    kept = program_pairs[times > 1e-9]
-    if not len(kept):
-        return np.zeros((0, 2), np.int64), np.zeros((0, active.room.size))
-    both, row = np.unique(kept[:, :2], axis=0, return_inverse=True)
-    order = np.argsort(active.group, kind="stable")
-    jobs = np.bincount(active.group, minlength=len(active.gpus))
-    first = np.cumsum(jobs) - jobs
-    (a, b) = both.T
-    block = np.repeat(np.arange(len(both)), jobs[a] * jobs[b])  # of a pair of jobs, in any order
-    place = np.arange(block.size) - (np.cumsum(jobs[a] * jobs[b]) - jobs[a] * jobs[b])[block]
-    i, j = np.divmod(place, jobs[b][block])
-    one_way = (a != b)[block] | (i < j)
-    i = i[one_way]
-    j = j[one_way]
-    block = block[one_way]
-    ends = np.sort([order[first[a][block] + i], order[first[b][block] + j]], axis=0)
-    share = np.zeros((len(both), active.room.size))
-    share[row, kept[:, 2]] = times[times > 1e-9]
-    by_place = np.argsort(ends[0] * size + ends[1])
-    together = share[block] / np.bincount(block, minlength=len(both))[block, None]
-    return ends.T[by_place], together[by_place]
-
-
-def _las(active: Active, seed: int) -> Shares:
+@description
+class EqualShares(SharePolicy):
     """Least attained service that knows no speeds: the same GPU time to every job.
 
     A job of g GPUs gets the share min(1, t / g), at the level t at which all GPUs are busy, spread
-    over the pools by their GPUs. It is the program's fairest answer where all speeds are equal.
+    over the pools by their GPUs. Where all speeds are equal, no division is fairer.
     """
-    gpus = np.sort(active.gpus[active.group])
-    total = int(active.room.sum())
-    below = np.concatenate([[0], np.cumsum(gpus)[:-1]])  # GPU time of jobs that never wait
-    level = (total - below) / np.arange(gpus.size, 0, -1)
-    high = np.flatnonzero(level <= gpus)
-    most = level[high[0]] if high.size else gpus[-1]
-    return Shares(np.outer(np.minimum(1, most / active.gpus[active.group]), active.room / total))
+
+    aware: bool = False
+
+    def decide(self, active: Active) -> Shares:
+        wanted = active.gpus[active.group]
+        gpus = np.sort(wanted)
+        total = int(active.room.sum())
+        # The level if the k narrowest jobs never wait; the first that is no more than the next job
+        # asks for is the one.
+        never_wait = np.concatenate([[0], np.cumsum(gpus)[:-1]])
+        level = (total - never_wait) / np.arange(gpus.size, 0, -1)
+        reached = np.flatnonzero(level <= gpus)
+        most = level[reached[0]] if reached.size else gpus[-1]
+        return Shares(np.outer(np.minimum(1, most / wanted), active.room / total))
 
 
-def _makespan(active: Active, seed: int) -> Shares:
-    """All jobs done as early as can be (Gavel §4.2): least speed over work left is maximised."""
-    memory = active.memory
-    known = active.memory.get("jobs", np.zeros(0, np.int64))
-    if not np.isin(active.jobs, known).all():
-        gain = active.speed[active.group] * 1e4
-        gpus = active.gpus[active.group]
-        memory["program"] = MaxMin(gain, gpus, active.room)
-        memory["jobs"] = active.jobs.copy()
-    places = np.searchsorted(memory["jobs"], active.jobs)
-    there, left = np.zeros((2, memory["jobs"].size))
-    there[places] = 1.0
-    left[places] = active.left_s
-    return Shares(memory["program"].solve(there, left)[1][places])
+@description
+class FirstCome(SharePolicy):
+    """First come, first served, a whole pool's GPUs each: the fastest free one if it is ``aware``,
+    else a random one, on which the job stays."""
+
+    strict: bool = True
+
+    def decide(self, active: Active) -> Shares:
+        group_of = dict(zip(active.jobs.tolist(), active.group.tolist(), strict=True))
+        speed = active.speed.tolist()
+        gpus = active.gpus.tolist()
+        pool_of = {} if self.aware else self._kept(active, group_of)
+        free = active.room.tolist()
+        for job, pool in pool_of.items():
+            free[pool] -= gpus[group_of[job]]
+        draw = active.memory.setdefault("draw", random.Random(self.rng))
+        for job, group in group_of.items():
+            if job in pool_of:
+                continue
+            able = [p for p, v in enumerate(speed[group]) if v > 0 and free[p] >= gpus[group]]
+            if not able:
+                break
+            if self.aware:
+                pool_of[job] = max(able, key=speed[group].__getitem__)
+            else:
+                pool_of[job] = draw.choice(able[::-1])
+            free[pool_of[job]] -= gpus[group]
+        return whole_shares(active, pool_of)
+
+    def _kept(self, active: Active, group_of: dict[int, int]) -> dict[int, int]:
+        """The pools of jobs that stay; the next in the queue takes the place of one that ended."""
+        before = active.memory.get("stays", {})
+        queue = [job for job in group_of if job not in before]
+        kept: dict[int, int] = {}
+        for job, pool in sorted(before.items()):
+            if job in group_of:
+                kept[job] = pool
+            elif queue and active.speed[group_of[queue[0]], pool] > 0:
+                kept[queue.pop(0)] = pool
+        return kept
 
 
-def _whole(active: Active, stays: dict[int, int]) -> Shares:
-    """All of its time for each job that has a pool."""
-    active.memory["stays"] = stays
+def whole_shares(active: Active, pool_of: dict[int, int]) -> Shares:
+    """All of its time for each job that has a pool; the policy's memory keeps who has which."""
+    active.memory["stays"] = pool_of
     alone = np.zeros((active.jobs.size, active.room.size))
-    alone[np.searchsorted(active.jobs, list(stays)), list(stays.values())] = 1.0
+    alone[np.searchsorted(active.jobs, list(pool_of)), list(pool_of.values())] = 1.0
     return Shares(alone)
 
 
-def _fifo(active: Active, seed: int, aware: bool = False) -> Shares:
-    """First come, first served, a whole pool's GPUs each: the fastest free one, or a random one."""
-    draw = active.memory.setdefault("draw", random.Random(seed))
-    there = dict(zip(active.jobs.tolist(), active.group.tolist(), strict=True))
-    stays: dict[int, int] = {}
-    kept = {} if aware else active.memory.get("stays", {})
-    queue = [job for job in there if job not in kept]
-    for job, pool in sorted(kept.items()):
-        if job in there:
-            stays[job] = pool
-        elif queue and active.speed[there[queue[0]], pool] > 0:  # the next takes the freed GPU
-            stays[queue.pop(0)] = pool
-    left = active.room.tolist()
-    gpus = active.gpus.tolist()
-    for job, pool in stays.items():
-        left[pool] -= gpus[there[job]]
-    speed = active.speed.tolist()
-    for job, group in there.items():
-        if job not in stays:
-            free = [p for p, v in enumerate(speed[group]) if v > 0 and left[p] >= gpus[group]]
-            if not free:
-                break
-            stays[job] = (
-                max(free, key=speed[group].__getitem__) if aware else draw.choice(free[::-1])
-            )
-            left[stays[job]] -= gpus[group]
-    return _whole(active, stays)
-
-
-def _allox(active: Active, seed: int) -> Shares:
-    """AlloX: match waiting jobs with places of free GPUs' queues, counted from the last.
-
-    A job that runs k-th from the end of a GPU's queue delays k jobs, itself among them, by its time
-    there; the cheapest matching has the least mean completion time. The first of each queue starts
-    and stays. Jobs of one GPU.
-    """
-    from scipy.optimize import linear_sum_assignment
-
-    there = set(active.jobs.tolist())
-    stays = {job: p for job, p in active.memory.get("stays", {}).items() if job in there}
-    held = np.bincount(list(stays.values()), minlength=active.room.size)
-    types = np.repeat(np.arange(active.room.size), active.room - held)
-    waiting = np.flatnonzero([job not in stays for job in active.jobs.tolist()])
-    if types.size and waiting.size:
-        speed = np.maximum(active.speed[active.group[waiting]], 1e-10)[:, types]
-        cost = active.left_s[waiting, None] / speed
-        matched = linear_sum_assignment(np.hstack([k * cost for k in range(1, waiting.size + 1)]))
-        first: dict[int, tuple[int, int]] = {}
-        for row, column in zip(*(side.tolist() for side in matched), strict=True):
-            k, gpu = divmod(column, types.size)
-            first[gpu] = max(first.get(gpu, (-1, -1)), (k, int(active.jobs[waiting[row]])))
-        stays |= {job: int(types[gpu]) for gpu, (_, job) in first.items()}
-    return _whole(active, stays)
-
-
-def _packed(active: Active, seed: int, by_sum: bool = False) -> Shares:
+@description
+class RandomPairs(SharePolicy):
     """Gandiva's packing: random pairs, given up where both get less done than one after the other.
 
-    ``by_sum``: a pair is judged by the sum over GPU types, as Gavel's program has it, under which
-    three types keep pairs at a third of that; else by the mean.
+    Attributes:
+        by_sum: whether a pair is judged by the sum over GPU types, as Gavel's program has it,
+            under which three types keep pairs at a third of that; else by the mean.
+
+    Source: Gandiva (OSDI'18), its packing, as Gavel's program (OSDI'20) pairs at random.
     """
-    memory = active.memory
-    places = {job: i for i, job in enumerate(active.jobs.tolist())}
-    draw = memory.setdefault("draw", random.Random(seed))
-    partner = memory.setdefault("pairs", {})
-    if "both" not in memory:
-        part = packed(active.speed, active.shared)
-        both = part.sum(axis=2) / (1 if by_sum else part.shape[2])
-        memory["both"] = np.where((part > 0).all(axis=2), both, 0.0).tolist()
-    both = memory["both"]
-    group = active.group.tolist()
-    wanted = active.gpus[active.group]
-    for job, other in list(partner.items()):
-        rows = [group[places[j]] for j in (job, other) if j in places]
-        if len(rows) < 2 or both[rows[0]][rows[1]] < 1.0:
-            partner.pop(job)
-    pairs = []
-    sizes = wanted.tolist()
-    if wanted.sum() > active.room.sum():
-        free = [job for job in places if job not in partner]
-        for _ in range(len(free)):
-            a, b = draw.sample(free, 2) if len(free) > 1 else (0, 0)
-            if a != b and sizes[places[a]] == sizes[places[b]]:
-                free.remove(a)
-                free.remove(b)
-                partner |= {a: b, b: a}
-        pairs = [(places[a], places[b]) for a, b in partner.items() if a < b]
-    chosen = np.array(pairs, np.int64).reshape(-1, 2)
-    split = active.room / (len(places) - len(pairs)) / wanted[:, None]
-    split = split / np.maximum(split.sum(axis=1), 1.0)[:, None]
-    alone = split.copy()
-    alone[chosen.ravel()] = 0.0
-    return Shares(alone, chosen, split[chosen[:, 0]])
+
+    by_sum: bool = False
+
+    def decide(self, active: Active) -> Shares:
+        memory = active.memory
+        place_of = {job: place for place, job in enumerate(active.jobs.tolist())}
+        partner: dict[int, int] = memory.setdefault("pairs", {})
+        self._part(partner, place_of, active)
+        wanted = active.gpus[active.group]
+        pairs = []
+        if wanted.sum() > active.room.sum():
+            self._pair(partner, place_of, wanted.tolist(), memory)
+            pairs = [(place_of[a], place_of[b]) for a, b in partner.items() if a < b]
+        chosen = np.array(pairs, np.int64).reshape(-1, 2)
+        split = active.room / (len(place_of) - len(pairs)) / wanted[:, None]
+        split = split / np.maximum(split.sum(axis=1), 1.0)[:, None]
+        alone = split.copy()
+        alone[chosen.ravel()] = 0.0
+        return Shares(alone, chosen, split[chosen[:, 0]])
+
+    def _part(self, partner: dict[int, int], place_of: dict[int, int], active: Active) -> None:
+        """Give up pairs of which one job has ended, or which get less done together."""
+        if "worth" not in active.memory:
+            part = packed(active.speed, active.shared)
+            worth = part.sum(axis=2) / (1 if self.by_sum else part.shape[2])
+            active.memory["worth"] = np.where((part > 0).all(axis=2), worth, 0.0).tolist()
+        worth_of = active.memory["worth"]
+        group = active.group.tolist()
+        for job, other in list(partner.items()):
+            groups = [group[place_of[each]] for each in (job, other) if each in place_of]
+            if len(groups) < 2 or worth_of[groups[0]][groups[1]] < 1.0:
+                partner.pop(job)
+
+    def _pair(
+        self,
+        partner: dict[int, int],
+        place_of: dict[int, int],
+        gpus: list[int],
+        memory: dict[str, Any],
+    ) -> None:
+        """Draw two jobs as often as there are jobs alone; those of as many GPUs become a pair."""
+        draw = memory.setdefault("draw", random.Random(self.rng))
+        alone = [job for job in place_of if job not in partner]
+        for _ in range(len(alone)):
+            if len(alone) < 2:
+                return
+            a, b = draw.sample(alone, 2)
+            if gpus[place_of[a]] == gpus[place_of[b]]:
+                alone.remove(a)
+                alone.remove(b)
+                partner[a] = b
+                partner[b] = a
 
 
-SHARE_POLICIES: dict[str, Any] = {
-    "max-min": _max_min,
-    "max-min-shared": partial(_max_min, sharing=True),
-    "las": _las,
-    "makespan": _makespan,
-    "fifo": _fifo,
-    "fifo-aware": partial(_fifo, aware=True),
-    "allox": _allox,
-    "packed": _packed,
-    "packed-by-sum": partial(_packed, by_sum=True),
+SHARE_POLICIES: dict[str, Callable[..., SharePolicy]] = {
+    "las": EqualShares,
+    "fifo": partial(FirstCome, aware=False),
+    "fifo-aware": FirstCome,
+    "packed": RandomPairs,
+    "packed-by-sum": partial(RandomPairs, by_sum=True),
 }
-"""Policies by name: Gavel's least attained service without and with two jobs on a GPU, and without
-speeds; its makespan policy; first come, first served without and with speeds; AlloX; Gandiva's
-packing, and as Gavel's program has it."""
+"""Policies by name: least attained service without speeds; first come, first served without and
+with speeds; Gandiva's packing, and as Gavel's program has it."""
 
 
 @checked
-def share_policy(name: str, *, seed: Whole = 0, believes: Throughputs | None = None) -> SharePolicy:
+def share_policy(name: str, **settings: Any) -> SharePolicy:
     """One of :data:`SHARE_POLICIES`.
+
+    Args:
+        name: as :data:`SHARE_POLICIES` has it.
+        settings: fields of :class:`SharePolicy`, such as ``rng``, ``pairs`` or ``round_s``.
+
+    Raises:
+        UsageError: there is no such policy.
+        BadValue: a setting does not exist or breaks its rule.
 
     >>> share_policy("las").aware
     False
     """
-    return SharePolicy(name=name, seed=seed, believes=believes)
+    if name not in SHARE_POLICIES:
+        raise not_among("share policy", name, SHARE_POLICIES)
+    return SHARE_POLICIES[name](**{"name": name, **settings})

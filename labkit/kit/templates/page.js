@@ -44,6 +44,30 @@
     document.querySelectorAll("details.code").forEach((code) => { code.open = open; });
   });
 
+  /* a way through: cells that are not on it are hidden, and their headings in the contents too */
+  const ways = document.querySelector(".ways");
+  const follow = (way) => {
+    for (const block of document.querySelectorAll("article .block")) {
+      block.hidden = Boolean(way) && !block.dataset.ways.split(" ").includes(way);
+    }
+    for (const link of document.querySelectorAll(".notebook > nav a")) {
+      const heading = document.getElementById(decodeURIComponent(link.hash.slice(1)));
+      link.parentElement.hidden = Boolean(heading?.closest("[hidden]"));
+    }
+    for (const button of ways.children) button.setAttribute("aria-pressed", button.dataset.way === way);
+  };
+  const lead = () => { /* a link into what is hidden shows everything */
+    const target = document.getElementById(decodeURIComponent(location.hash.slice(1)));
+    if (!target?.closest("[hidden]")) return;
+    follow("");
+    target.scrollIntoView();
+  };
+  if (ways) {
+    ways.hidden = false;
+    ways.addEventListener("click", ({ target }) => { if (target.dataset.way !== undefined) follow(target.dataset.way); });
+    addEventListener("hashchange", lead);
+  }
+
   const links = new Map([...document.querySelectorAll(".notebook > nav a")].map((a) => [decodeURIComponent(a.hash.slice(1)), a]));
   const headings = [...links.keys()].map((id) => document.getElementById(id)).filter(Boolean);
   const mark = () => {

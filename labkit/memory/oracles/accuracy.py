@@ -13,8 +13,9 @@ from typing import Any
 
 import pandas as pd
 
+from labkit import extras
 from labkit.errors import not_among
-from labkit.files import project_root
+from labkit.files import shipped
 from labkit.memory.jobs.batch import Batch
 from labkit.memory.oracles import cases
 from labkit.memory.oracles.checking import PEAK, check
@@ -39,14 +40,15 @@ def table(part: str, *, every: bool = False) -> pd.DataFrame | None:
         every: more of the cases.
 
     Raises:
-        UsageError: there is no such part.
+        UsageError: there is no such part, or no torch to compare with.
     """
     if part not in PARTS:
         raise not_among("part", part, PARTS)
     if part == "gpu":
         from labkit.memory.oracles import cuda
 
-        return cuda.stored(project_root() / "data" / "measured")
+        return cuda.stored(shipped("data/measured"))
+    extras.need("memory accuracy", "torch", "torch", "psutil")
     rows = {"layers": _layers, "models": _models, "shards": _shards, "stage3": _stage_3}
     return pd.DataFrame(rows[part](every=every))
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import pandas as pd
 
+from labkit import extras
 from labkit.errors import UsageError, not_among
 from labkit.memory.jobs.recipe import COUNTER_BYTES
 from labkit.memory.jobs.states import COMPONENTS
@@ -35,12 +36,13 @@ def check(plan: Plan, *, oracle: str = "fake") -> pd.DataFrame:
             plan's own with those of the fullest rank. ``"cuda"`` compares the peak on a GPU.
 
     Raises:
-        UsageError: the oracle is unknown, cannot run this plan, or there is no GPU.
+        UsageError: the oracle is unknown, cannot run this plan, or there is no torch or no GPU.
     """
     if oracle not in ORACLES:
         raise not_among("oracle", oracle, ORACLES)
     if not plan.detailed:
         raise UsageError("only a plan with a Model and a Batch without a formula can be checked")
+    extras.need("memory.check", "torch", "torch")
     table = pd.DataFrame(
         ORACLES[oracle](plan), columns=["component", "predicted_bytes", "measured_bytes"]
     )

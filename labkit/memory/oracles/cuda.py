@@ -21,6 +21,7 @@ from pathlib import Path
 
 import pandas as pd
 
+from labkit import extras
 from labkit.errors import UsageError
 from labkit.files import write_atomically
 from labkit.memory.oracles import cases
@@ -49,8 +50,9 @@ def gpu() -> Meter:
     """The first GPU, by torch's allocator.
 
     Raises:
-        UsageError: there is none.
+        UsageError: there is none, or no torch that could use it.
     """
+    extras.need("measuring on a GPU", "torch", "torch")
     import torch
 
     if not torch.cuda.is_available():

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from math import lcm
 from typing import TYPE_CHECKING, Any
 
+from labkit import extras
 from labkit.errors import UsageError
 from labkit.kit.randomness import Rng, seed_of
 from labkit.kit.ranks import on_ranks
@@ -194,10 +195,10 @@ def measure(
         timeout_s: after which all processes are ended.
 
     Raises:
-        UsageError: a scheme is unknown, or the model is no plain GPT or Llama.
-        LabkitError: torch is missing, a rank failed (its traceback is in the message), or time ran
-            out.
+        UsageError: torch is missing, a scheme is unknown, or the model is no plain GPT or Llama.
+        LabkitError: a rank failed (its traceback is in the message), or time ran out.
     """
+    extras.need("memory.measure", "torch", "torch", "psutil")
     spec: dict[str, Any] = {
         "schemes": list(schemes),
         "ranks": sorted(set(ranks)),

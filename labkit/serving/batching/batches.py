@@ -9,8 +9,8 @@ Complexity: O(models) a batch and O(1) a request, for ``early`` O(dropped reques
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Annotated, Any, Literal, get_args
+from collections.abc import Mapping
+from typing import Annotated, Literal, TypeAlias, get_args
 
 import numpy as np
 from annotated_types import MinLen
@@ -21,10 +21,14 @@ from labkit.kit.compiled import njit
 from labkit.kit.describe import Count, NonNegative, Positive, checked, description
 from labkit.serving.batching.profiles import BatchProfile
 from labkit.serving.requests import Requests
+from labkit.serving.results import Served
 
 Drop = Literal["early", "lazy", "never"]
 EARLY = 0
 LAZY = 1
+
+Floats: TypeAlias = NDArray[np.float64]
+Whole: TypeAlias = NDArray[np.int64]
 
 
 @description
@@ -98,8 +102,34 @@ class BatchServer:
             raise BadValue(f"BatchServer.slots must hold different models; got {names}")
 
 
+@description
+class BatchServers:
+    """GPUs that serve several models in batches.
+
+    Attributes:
+        servers: a model's requests go to the servers that hold it in turn, by planned rates.
+            Requests for a model that none holds are dropped.
+        drop: ``early`` looks for the first request whose deadline a whole batch from it on meets,
+            and drops those before it; ``lazy`` drops only requests that not even a batch of one
+            can answer in time, and runs what the oldest request's deadline allows; ``never``
+            drops nothing.
+    """
+
+    servers: Annotated[tuple[BatchServer, ...], MinLen(1)]
+    drop: Drop = "early"
+
+    @property
+    def profiles(self) -> dict[str, BatchProfile]:
+        """The profile that each model was planned with."""
+        return {
+            slot.session.model: slot.session.profile
+            for server in self.servers
+            for slot in server.slots
+        }
+
+
 @njit(cache=True)
-def _batch(deadline: Any, latency: Any, cap: int, rule: int, now: float) -> tuple[int, int]:
+def _batch(deadline: Floats, latency: Floats, cap: int, rule: int, now: float) -> tuple[int, int]:
     """How many of the waiting requests to drop from the head, and how many to run then."""
     waiting = deadline.size
     dropped = 0
@@ -122,70 +152,43 @@ def _batch(deadline: Any, latency: Any, cap: int, rule: int, now: float) -> tupl
 
 @njit(cache=True)
 def _serve(
-    arrival: Any, deadline: Any, edges: Any, latency: Any, caps: Any, rule: int, end: Any
+    arrival: Floats,
+    deadline: Floats,
+    edges: Whole,
+    latency: Floats,
+    caps: Whole,
+    rule: int,
+    end: Floats,
 ) -> None:
-    """Fill end (NaN: dropped). Requests stand in order of model, then of arrival; those of model m
-    from edges[m] to before edges[m + 1]."""
-    head = edges[:-1].copy()
-    tail = edges[:-1].copy()
-    now = 0.0
+    """Fill end (NaN: dropped). Requests stand in order of model, then of arrival; those of a model
+    from edges[model] to before edges[model + 1]."""
+    head = edges[:-1].copy()  # by model: its first request that waits
+    tail = edges[:-1].copy()  # by model: its first request that has not arrived
+    num_models = caps.size
     turn = 0
-    num = caps.size
+    now = 0.0
     while now < np.inf:
         coming = np.inf
-        for step in range(num):
-            m = (turn + step) % num
-            while tail[m] < edges[m + 1] and arrival[tail[m]] <= now:
-                tail[m] += 1
-            dropped, size = _batch(deadline[head[m] : tail[m]], latency[m], caps[m], rule, now)
-            head[m] += dropped
+        for step in range(num_models):
+            # 1. The models take turns, each with whoever has arrived by now.
+            model = (turn + step) % num_models
+            while tail[model] < edges[model + 1] and arrival[tail[model]] <= now:
+                tail[model] += 1
+            # 2. The drop policy forms a batch of it.
+            waiting = deadline[head[model] : tail[model]]
+            dropped, size = _batch(waiting, latency[model], caps[model], rule, now)
+            head[model] += dropped
             if size > 0:
-                now += latency[m, size - 1]
-                end[head[m] : head[m] + size] = now
-                head[m] += size
-                turn = m + 1
+                # 3. All of the batch ends together; the next model's turn comes.
+                now += latency[model, size - 1]
+                end[head[model] : head[model] + size] = now
+                head[model] += size
+                turn = model + 1
                 break
-            if tail[m] < edges[m + 1]:
-                coming = min(coming, arrival[tail[m]])
+            if tail[model] < edges[model + 1]:
+                coming = min(coming, arrival[tail[model]])
         else:
-            now = coming
-
-
-@dataclass(frozen=True, kw_only=True, eq=False)
-class Served:
-    """What became of each request, in the order of the requests; all simulated.
-
-    Attributes:
-        end_s: when its answer came; NaN where it was dropped.
-        server: which server or group it went to; -1: none holds its model.
-    """
-
-    requests: Requests
-    end_s: NDArray[np.float64]
-    server: NDArray[np.int64]
-
-    @property
-    def latency_s(self) -> NDArray[np.float64]:
-        """Seconds from arrival to answer; NaN where there was none."""
-        return self.end_s - self.requests.column("arrival_s")
-
-    @property
-    def met(self) -> NDArray[np.bool_]:
-        """Which requests were answered within their latency objective."""
-        return self.latency_s <= self.requests.column("slo_s") * (1 + 1e-9)
-
-    def summary(self) -> dict[str, float]:
-        """Requests by what became of them, goodput and latency, in one row; NaN: none answered."""
-        answered = self.latency_s[~np.isnan(self.end_s)]
-        p50_s, p99_s = np.quantile(answered, (0.5, 0.99)) if answered.size else (np.nan, np.nan)
-        return {
-            "requests": len(self.requests),
-            "dropped": len(self.requests) - answered.size,
-            "slo_fraction": float(self.met.mean()),
-            "goodput_per_s": self.requests.rate_per_s * float(self.met.mean()),
-            "median_latency_s": float(p50_s),
-            "p99_latency_s": float(p99_s),
-        }
+            now = coming  # 4. Nobody waits: time moves on to the next arrival, if there is one.
 
 
 def _queues(
@@ -202,53 +205,72 @@ def _queues(
         }
         if not rates:
             continue
-        mine = np.flatnonzero(requests.model_index == place)
+        of_model = np.flatnonzero(requests.model_index == place)
         shares = np.array(list(rates.values())) / sum(rates.values())
-        counts = np.ceil(shares * mine.size).astype(int) + 1
-        turns = np.concatenate([(np.arange(n) + 0.5) / w for n, w in zip(counts, shares)])  # noqa: B905
-        order = np.argsort(turns, kind="stable")[: mine.size]
+        counts = np.ceil(shares * of_model.size).astype(int) + 1
+        # A server with a share w of the requests is due for its k-th at (k - 1/2) / w.
+        due = [(np.arange(n) + 0.5) / share for n, share in zip(counts, shares, strict=True)]
+        order = np.argsort(np.concatenate(due), kind="stable")[: of_model.size]
         server_of = np.repeat(list(rates), counts)[order]
-        queues |= {(number, model): mine[server_of == number] for number in rates}
+        for number in rates:
+            queues[number, model] = of_model[server_of == number]
     return queues
 
 
+def _check(profile: Mapping[str, BatchProfile], servers: tuple[BatchServer, ...]) -> None:
+    for slot in (slot for server in servers for slot in server.slots):
+        model = slot.session.model
+        if model not in profile:
+            raise BadValue(f"simulate: profile lacks {model!r}; it has: {', '.join(profile)}")
+        if profile[model].max_batch < slot.batch:
+            raise BadValue(
+                f"simulate: the profile of {model!r} ends at batches of {profile[model].max_batch}"
+                f"; valid: up to its slot's {slot.batch}"
+            )
+
+
 @checked
-def serve(
-    requests: Requests,
-    servers: Annotated[tuple[BatchServer, ...], MinLen(1)],
-    *,
-    drop: Drop = "early",
-    overhead: Positive = 1.0,
+def simulate(
+    requests: Requests, profile: Mapping[str, BatchProfile], server: BatchServers
 ) -> Served:
     """Run requests on batch servers.
 
     Args:
-        servers: a model's requests go to the servers that hold it in turn, by planned rates.
-            Requests for a model that none holds are dropped.
-        drop: ``early`` looks for the first request whose deadline a whole batch from it on meets,
-            and drops those before it; ``lazy`` drops only requests that not even a batch of one
-            can answer in time, and runs what the oldest request's deadline allows; ``never``
-            drops nothing.
-        overhead: every batch takes this times its profile's latency.
+        profile: by model, how long its batches really take; ``server.profiles`` are those that
+            were planned with.
+
+    Raises:
+        BadValue: a model of the servers has no profile, or one that is too short.
 
     Source: Nexus (SOSP'19) §6.3, and ``backend/model_exec.cpp`` of its authors' program.
+
+    >>> profile = BatchProfile(name="p", latency_s=(0.1, 0.15))
+    >>> session = Session(model="m", profile=profile, rate_per_s=10, slo_s=0.25)
+    >>> slot = Slot(session=session, batch=2, rate_per_s=10)
+    >>> gpu = BatchServers(servers=(BatchServer(slots=(slot,)),))
+    >>> requests = Requests(arrival_s=[0, 0.02, 0.03], slo_s=[0.25] * 3, model=("m",) * 3)
+    >>> simulate(requests, {"m": profile}, gpu).end_s.tolist()  # one alone, then a batch of two
+    [0.1, 0.25, 0.25]
     """
-    queues = _queues(requests, servers)
-    rule = get_args(Drop).index(drop)
+    _check(profile, server.servers)
+    queues = _queues(requests, server.servers)
+    rule = get_args(Drop).index(server.drop)
     arrival_s = requests.column("arrival_s")
     slo_s = requests.column("slo_s")
-    end = np.full(len(requests), np.nan)
-    target = np.full(len(requests), -1)
-    for number, server in enumerate(servers):
-        mine = [queues.get((number, slot.session.model), np.zeros(0, int)) for slot in server.slots]
-        chosen = np.concatenate(mine)
-        edges = np.cumsum([0, *map(len, mine)])
-        caps = np.array([slot.batch for slot in server.slots])
-        tables = [slot.session.profile.latency_s for slot in server.slots]  # read up to the caps
-        latency = overhead * np.array([np.resize(table, caps.max()) for table in tables])
-        deadline = arrival_s[chosen] + slo_s[chosen] * (1 + 1e-9)
-        ends = np.full(chosen.size, np.nan)
-        _serve(arrival_s[chosen], deadline, edges, latency, caps, rule, ends)
-        end[chosen] = ends
-        target[chosen] = number
-    return Served(requests=requests, end_s=end, server=target)
+    end_s = np.full(len(requests), np.nan)
+    server_of = np.full(len(requests), -1)
+    nobody = np.zeros(0, int)
+    for number, gpu in enumerate(server.servers):
+        models = [slot.session.model for slot in gpu.slots]
+        by_model = [queues.get((number, model), nobody) for model in models]
+        chosen = np.concatenate(by_model)
+        edges = np.cumsum([0, *map(len, by_model)])
+        caps = np.array([slot.batch for slot in gpu.slots])
+        tables = [profile[model].latency_s for model in models]  # read up to the caps
+        latency_s = np.array([np.resize(table, caps.max()) for table in tables])
+        deadline_s = arrival_s[chosen] + slo_s[chosen] * (1 + 1e-9)
+        own_end_s = np.full(chosen.size, np.nan)
+        _serve(arrival_s[chosen], deadline_s, edges, latency_s, caps, rule, own_end_s)
+        end_s[chosen] = own_end_s
+        server_of[chosen] = number
+    return Served(requests=requests, end_s=end_s, server=server_of)

@@ -5,21 +5,15 @@ from __future__ import annotations
 from dataclasses import replace
 from itertools import takewhile
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
 from labkit.errors import BadFile, BadValue
-from labkit.kit.describe import Count, NonNegative, Positive, checked, description
+from labkit.kit.describe import NonNegative, Positive, checked, description
 
-if TYPE_CHECKING:
-    from labkit.datasets import Source
-
-NEXUS = "nexus-sosp19"
 HEADING = "batch,latency(us),std(us),memory(B)"
 """The line above a profile's rows in the files of Nexus's authors."""
-MODELS = ("vgg16", "vgg_face", "vgg_s")
 
 
 @description
@@ -45,6 +39,33 @@ class BatchProfile:
                 f"std_s or none; got {len(self.latency_s)} and {len(self.std_s)}"
             )
 
+    @classmethod
+    @checked
+    def read(cls, path: str | Path) -> BatchProfile:
+        """A profile in the format of Nexus's authors: a heading, then a row a batch size.
+
+        Raises:
+            BadFile: the heading is missing, a row is no row of numbers, or batches are not
+                1, 2, ….
+        """
+        path = Path(path)
+        try:
+            lines = path.read_text().splitlines()
+            start = lines.index(HEADING) + 1
+        except (OSError, ValueError) as error:
+            raise BadFile(path, f"no profile ({type(error).__name__})", valid=HEADING) from None
+        rows = list(takewhile(lambda line: not line.endswith("latency"), lines[start:]))
+        if not rows:
+            raise BadFile(path, "no row follows the heading", valid="1,6277.4,22.4,949944320")
+        table = np.array(
+            [_row(path, start + batch, line, batch) for batch, line in enumerate(rows, start=1)]
+        )
+        return cls(
+            name=path.name.split(":")[1] if path.name.count(":") > 1 else path.stem,
+            latency_s=tuple((table[:, 0] / 1e6).tolist()),
+            std_s=tuple((table[:, 1] / 1e6).tolist()),
+        )
+
     @property
     def max_batch(self) -> int:
         """The largest batch in the table."""
@@ -56,8 +77,23 @@ class BatchProfile:
         return np.arange(1, self.max_batch + 1) / np.array(self.latency_s)
 
     @checked
+    def slower(self, factor: Positive) -> BatchProfile:
+        """The same with every latency multiplied.
+
+        >>> BatchProfile(name="two sizes", latency_s=(0.25, 0.5)).slower(2).latency_s
+        (0.5, 1.0)
+        """
+        latency_s = tuple(seconds * factor for seconds in self.latency_s)
+        return replace(self, latency_s=latency_s)
+
+    @checked
     def largest(self, limit_s: float, *, per_request_s: NonNegative = 0.0) -> int:
-        """The largest batch b with latency(b) + b · per_request_s <= limit_s; 0: there is none."""
+        """The largest batch b with latency(b) + b · per_request_s <= limit_s; 0: there is none.
+
+        >>> two = BatchProfile(name="two", latency_s=(0.25, 0.4))
+        >>> two.largest(0.45), two.largest(0.45, per_request_s=0.1), two.largest(0.2)
+        (2, 1, 0)
+        """
         sizes = np.arange(1, self.max_batch + 1)
         fits = np.array(self.latency_s) + sizes * per_request_s <= limit_s * (1 + 1e-12)
         return int(sizes[fits].max()) if fits.any() else 0
@@ -65,47 +101,14 @@ class BatchProfile:
     @checked
     def best(self, limit_s: float) -> tuple[int, float]:
         """The batch with the most requests a second whose latency is within the limit, and that
-        rate; (0, 0.0) where there is none."""
+        rate; (0, 0.0) where there is none.
+
+        >>> BatchProfile(name="two", latency_s=(0.25, 0.4)).best(1.0)
+        (2, 5.0)
+        """
         rates = np.where(np.array(self.latency_s) <= limit_s, self.throughput_per_s, 0.0)
         batch = int(rates.argmax())
         return (batch + 1, float(rates[batch])) if rates[batch] > 0 else (0, 0.0)
-
-
-@checked
-def line(alpha_ms: NonNegative, beta_ms: NonNegative, *, max_batch: Count = 40) -> BatchProfile:
-    """A made-up profile in which a batch of b takes α·b + β (the paper's Eq. 1).
-
-    Raises:
-        BadValue: both are 0.
-    """
-    latency_s = (alpha_ms * np.arange(1, max_batch + 1) + beta_ms) / 1e3
-    return BatchProfile(
-        name=f"{alpha_ms:g} b + {beta_ms:g} ms", latency_s=tuple(latency_s.tolist())
-    )
-
-
-@checked
-def read_profile(path: str | Path) -> BatchProfile:
-    """A profile in the format of Nexus's authors: a heading, then a row a batch size.
-
-    Raises:
-        BadFile: the heading is missing, a row is no row of numbers, or batches are not 1, 2, ….
-    """
-    path = Path(path)
-    try:
-        lines = path.read_text().splitlines()
-        start = lines.index(HEADING) + 1
-    except (OSError, ValueError) as error:
-        raise BadFile(path, f"no profile ({type(error).__name__})", valid=HEADING) from None
-    rows = list(takewhile(lambda line: not line.endswith("latency"), lines[start:]))
-    table = np.array([_row(path, start + place, line, place) for place, line in enumerate(rows, 1)])
-    if not rows:
-        raise BadFile(path, "no row follows the heading", valid="1,6277.4,22.4,949944320")
-    return BatchProfile(
-        name=path.name.split(":")[1] if path.name.count(":") > 1 else path.stem,
-        latency_s=tuple((table[:, 0] / 1e6).tolist()),
-        std_s=tuple((table[:, 1] / 1e6).tolist()),
-    )
 
 
 def _row(path: Path, number: int, line: str, batch: int) -> tuple[float, float]:
@@ -122,16 +125,3 @@ def _row(path: Path, number: int, line: str, batch: int) -> tuple[float, float]:
             valid=f"batch {batch}, microseconds above 0, their deviation, bytes",
         )
     return latency_us, std_us
-
-
-@checked
-def published_profiles(source: Source | None = None) -> dict[str, BatchProfile]:
-    """The profiles of ``nexus-sosp19`` by model, on a TITAN X; ``source``: published or stand-in,
-    as ``labkit.datasets.source`` opens it.
-    """
-    from labkit import datasets
-
-    data = source or datasets.source(NEXUS)
-    return {
-        name: replace(read_profile(data.path(f"caffe:{name}:1.txt")), name=name) for name in MODELS
-    }

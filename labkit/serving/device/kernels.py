@@ -22,7 +22,6 @@ from labkit.kit.describe import Count, Positive, checked, description
 if TYPE_CHECKING:
     from labkit.datasets import Source
 
-DATASET = "reef-osdi22"
 MODELS = ("bert", "densenet", "inception", "resnet", "resnet152", "vgg")
 COLUMNS = ("kernel", "blocks", "total_us", "waves_us")
 """The columns of a program as a CSV file; ``waves_us`` holds numbers with spaces between."""
@@ -32,8 +31,13 @@ COLUMNS = ("kernel", "blocks", "total_us", "waves_us")
 class Program:
     """The kernels of one inference or mini-batch, in the order they are launched.
 
-    Of each: thread blocks, seconds alone on the GPU, and of a wave by blocks a unit. A block more
-    cannot make a wave shorter (the profiles are rounded to 2 us): waves are made to never fall.
+    A block more cannot make a wave shorter (the profiles are rounded to 2 µs): waves are made to
+    never fall.
+
+    Attributes:
+        blocks: thread blocks of each kernel.
+        total_s: seconds of each alone on the GPU.
+        wave_s: of each kernel, seconds of a wave by the blocks that a compute unit holds: 1, 2, ….
     """
 
     name: str
@@ -67,7 +71,18 @@ class Program:
         return min(self.blocks[kernel] / units, float(len(self.wave_s[kernel])))
 
     def slowed(self, kernel: int, others: float, units: int = 60) -> float:
-        """How much longer a kernel takes beside ``others`` blocks a unit of other programs."""
+        """How much longer a kernel takes beside blocks of other programs.
+
+        Args:
+            kernel: its place in the program.
+            others: blocks a compute unit of the other programs.
+            units: compute units of the GPU.
+
+        >>> waves = ((0.01, 0.02, 0.03),)  # n blocks a unit take n times as long
+        >>> full = Program(name="full", blocks=(60,), total_s=(0.01,), wave_s=waves)
+        >>> full.slowed(0, others=1.0)
+        2.0
+        """
         waves = self.wave_s[kernel]
         own = self.resident(kernel, units)
         curve = np.interp([max(own, 1.0), max(own + others, 1.0)], range(1, len(waves) + 1), waves)
@@ -83,7 +98,13 @@ class Program:
     def read(cls, profile: str | Path, graph: str | Path | None = None) -> Program:
         """From REEF's two files of a model, or from one CSV file with our columns.
 
-        ``NAME.profile.json`` holds microseconds by kernel, ``NAME.json`` kernels in their order.
+        Args:
+            profile: ``NAME.profile.json``, which holds microseconds by kernel, or a CSV file with
+                the columns kernel, blocks, total_us and waves_us.
+            graph: ``NAME.json``, which holds the kernels in their order; None for a CSV file.
+
+        Raises:
+            BadFile: a file cannot be read, or lacks a kernel, a key or a column.
         """
         path = Path(profile)
         if path.suffix == ".csv":
@@ -126,16 +147,27 @@ def _from_table(path: Path) -> Program:
     )
 
 
-def paths(models: Sequence[str] = MODELS) -> list[str]:
-    """The two published files of each model, as ``Source`` and ``paper.data`` take them."""
-    return [f"resource/{m}/{m}{end}" for m in models for end in (".profile.json", ".json")]
+def program_paths(models: Sequence[str] = MODELS) -> list[str]:
+    """The two published files of each model, as ``Source`` and ``paper.data`` take them.
+
+    >>> program_paths(["vgg"])
+    ['resource/vgg/vgg.profile.json', 'resource/vgg/vgg.json']
+    """
+    endings = (".profile.json", ".json")
+    return [f"resource/{model}/{model}{ending}" for model in models for ending in endings]
 
 
 @checked
-def programs(source: Source, models: Sequence[str] = MODELS) -> dict[str, Program]:
-    """The programs of a source of the dataset, published or stood in for."""
-    pairs = {name: paths([name]) for name in models}
-    return {
-        name: Program.read(source.path(p), None if source.is_standin else source.path(graph))
-        for name, (p, graph) in pairs.items()
-    }
+def load_programs(source: Source, models: Sequence[str] = MODELS) -> dict[str, Program]:
+    """The programs of ``reef-osdi22`` by model, published or stood in for.
+
+    Args:
+        source: the dataset, as ``labkit.datasets.source`` opens it.
+        models: which of them.
+    """
+    programs = {}
+    for model in models:
+        profile, graph = program_paths([model])
+        launches = None if source.is_standin else source.path(graph)
+        programs[model] = Program.read(source.path(profile), launches)
+    return programs

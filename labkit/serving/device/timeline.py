@@ -22,272 +22,220 @@ Source: Han et al. 2022 (REEF), its published scheduler for the rule of padding;
 
 from __future__ import annotations
 
-from collections import namedtuple
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from collections.abc import Mapping
+from typing import Any, NamedTuple, TypeAlias, get_args
 
 import numpy as np
+from numpy.typing import NDArray
 
-from labkit.errors import BadValue, not_among
+from labkit.errors import not_among
 from labkit.kit.compiled import njit
-from labkit.kit.describe import Count, NonNegative, Positive, Share, Whole, checked, description
+from labkit.kit.describe import checked
+from labkit.serving.device.clients import Gpu, Mode, Workload
 from labkit.serving.device.kernels import Program
+from labkit.serving.results import GpuRun
 
-if TYPE_CHECKING:
-    import pandas as pd
-
-Mode = Literal["alone", "sequential", "streams", "wait", "reset", "padded", "guests"]
 ALONE, SEQUENTIAL, STREAMS, WAIT, RESET, PADDED, GUESTS = range(7)
 
+NOTHING = -1
+"""The place of a client that runs no kernel."""
+CARRIED = -2
+"""The place of a client whose last blocks end with the kernel that carries them."""
+
 KERNEL = np.dtype(
-    [("total", "f8"), ("blocks", "i8"), ("first", "i8"), ("most", "i8"), ("killable", "?")]
+    [
+        ("total", "f8"),  # seconds alone on the GPU
+        ("blocks", "i8"),  # thread blocks
+        ("first", "i8"),  # its first place among the waves
+        ("most", "i8"),  # blocks that a compute unit holds, as many as it has waves
+        ("killable", "?"),
+    ]
 )
 CLIENT = np.dtype(
     [
-        ("first", "i8"),
-        ("num", "i8"),
+        ("first", "i8"),  # its program's first kernel
+        ("num", "i8"),  # kernels of its program
         ("real_time", "?"),
-        ("gap", "f8"),
-        ("due", "i8"),
-        ("last", "i8"),  # its arrivals, from the next one to before the last
-        ("at", "i8"),
-        ("left", "f8"),
-        ("done", "i8"),  # kernel (-1: none), share left, blocks padded
+        ("gap", "f8"),  # seconds between its programs, where it has no arrivals
+        ("due", "i8"),  # its next arrival
+        ("last", "i8"),  # the end of its arrivals; -1: it has none
+        ("at", "i8"),  # the kernel it runs, NOTHING or CARRIED
+        ("left", "f8"),  # share of that kernel that is left
+        ("done", "i8"),  # blocks of that kernel that others carried
         ("drain", "i8"),  # kernels to finish before a real-time client may run
-        ("ready", "f8"),
-        ("issued", "f8"),
+        ("ready", "f8"),  # when it may issue its next program
+        ("issued", "f8"),  # when it issued this one
     ]
 )
-ROW = np.dtype([("client", "i8"), ("issued_s", "f8"), ("end_s", "f8")])
+ROW = np.dtype(
+    [
+        ("client", "i8"),  # its place
+        ("issued_s", "f8"),
+        ("end_s", "f8"),
+    ]
+)
 EPSILON = 1e-9
 """Shares of a kernel below which none is left, and seconds that count as none."""
 
-
-@description
-class Client:
-    """Issues programs, the next never before the last has ended.
-
-    Due at ``arrival_s``, or (None) ``gap_s`` after the last one ended.
-    """
-
-    program: Program
-    arrival_s: tuple[NonNegative, ...] | None = None
-    gap_s: NonNegative = 0.0
-    real_time: bool = False
+Kernel: TypeAlias = Any
+"""A row of :data:`KERNEL`; compiled code reads its fields as attributes."""
+Log: TypeAlias = NDArray[Any]
+"""Rows of :data:`ROW`."""
+Floats: TypeAlias = NDArray[np.float64]
 
 
-@description
-class Gpu:
-    """A GPU of ``units`` compute units.
+class World(NamedTuple):
+    """The clients and the GPU, for the loop."""
 
-    Attributes:
-        reset_s: seconds to kill all kernels and empty the queues.
-        queue: kernels of a client that are launched beyond the running one.
-        contention: what a real-time kernel loses to padding on all units, for bandwidth.
-        killable: share of kernels that may be killed; others are waited for.
-    """
-
-    units: Count = 60
-    reset_s: NonNegative = 40e-6
-    queue: Whole = 2
-    contention: NonNegative = 0.0
-    killable: Share = 1.0
-
-
-@dataclass(frozen=True, kw_only=True)
-class Run:
-    """A simulated timeline.
-
-    Attributes:
-        log: client, issued_s, end_s of each program that ended.
-        busy_fraction: mean share of compute units with a block on them.
-    """
-
-    clients: tuple[Client, ...]
-    until_s: float
-    log: Any
-    busy_fraction: float
-
-    def latency_s(self, *, real_time: bool = True) -> Any:
-        """Of each program of such clients, from its issue."""
-        is_kind = np.array([c.real_time for c in self.clients])[self.log["client"]] == real_time
-        return (self.log["end_s"] - self.log["issued_s"])[is_kind]
-
-    def over(self, base: Run) -> tuple[float, float]:
-        """Mean real-time latency and programs a second, both over another run's."""
-        latency = self.latency_s().mean() / base.latency_s().mean()
-        return float(latency), self.rate_per_s() / base.rate_per_s()
-
-    def rate_per_s(self) -> float:
-        """Programs that ended a second."""
-        return len(self.log) / self.until_s
+    kernels: Any
+    """Rows of :data:`KERNEL`, client by client."""
+    waves: Any
+    """Seconds of a wave, kernel by kernel, by blocks a unit."""
+    clients: Any
+    """Rows of :data:`CLIENT`."""
+    arrivals: Any
+    """When programs are due, client by client."""
+    units: float
+    mode: int
+    reset_s: float
+    queue: int
+    contention: float
 
 
 @checked
-def clients_of(
-    rows: pd.DataFrame,
-    programs: Mapping[str, Program],
-    *,
-    until_s: Positive,
-    share: Positive = 1.0,
-    seed: Whole | None = None,
-) -> list[Client]:
-    """Periodic clients from a table with the columns model, real_time and rate_per_s.
-
-    Where a column ``moments_ms`` has a text, such as "64 216", the client's programs come at these
-    milliseconds of every second instead.
+def simulate(requests: Workload, profile: Mapping[str, Program], server: Gpu) -> GpuRun:
+    """Run clients on a GPU until the workload's end. O(clients²) a kernel.
 
     Args:
-        share: of the real-time clients' rates.
-        seed: draws each client's first moment within its period; None: as DISB begins, others at
-            0 and real-time clients one after another, the period's rest between them.
+        requests: the clients; what has not ended by ``until_s`` does not count.
+        profile: their programs by name.
 
     Raises:
-        BadValue: a column is missing, a rate is not above 0, or a moment is not within a second.
-        UsageError: a model has no program.
+        UsageError: a client's program is not in the profile.
+
+    >>> from labkit.serving.device.clients import Client
+    >>> waves = ((0.25, 0.5),)  # two blocks on each unit take twice as long
+    >>> full = Program(name="full", blocks=(60,), total_s=(0.25,), wave_s=waves)
+    >>> two = Workload(clients=(Client(program="full", arrival_s=(0.0,)),) * 2, until_s=1.0)
+    >>> simulate(two, {"full": full}, Gpu(mode="streams")).log["end_s"].tolist()
+    [0.5, 0.5]
+    >>> simulate(two, {"full": full}, Gpu(mode="sequential")).log["end_s"].tolist()
+    [0.25, 0.5]
     """
-    import pandas as pd
-
-    rates = pd.to_numeric(rows.get("rate_per_s", [0.0]), errors="coerce")
-    if not {"model", "real_time"} <= set(rows) or not ((rates > 0) & (rates < np.inf)).all():
-        raise BadValue("clients_of: rows need model, real_time and a rate_per_s above 0, finite")
-    for model in set(rows["model"]) - set(programs):
-        raise not_among("model of the clients", str(model), programs)
-    draw = np.random.default_rng(seed)
-    start_s = 0.0
-    clients = []
-    table: list[dict[str, Any]] = rows.to_dict("records")  # type: ignore[assignment]
-    real = [row for row in table if row["real_time"]]
-    needed_s = sum(programs[row["model"]].alone_s for row in real)
-    fastest = share * max((row["rate_per_s"] for row in real), default=0.0)
-    rest_s = max(1 / fastest - needed_s, 0.0) / len(real) if real else 0.0
-    for row in table:
-        program = programs[row["model"]]
-        is_real = bool(row["real_time"])
-        pace = share if is_real else 1.0
-        gap_s = 1 / (row["rate_per_s"] * pace)
-        first_s = start_s * is_real if seed is None else draw.uniform(0, gap_s)
-        start_s += (program.alone_s + rest_s) * is_real
-        due_s = np.arange(first_s, until_s, gap_s)
-        if not pd.isna(row.get("moments_ms")):
-            moments_s = _moments_s(str(row["moments_ms"]), until_s * pace) / pace
-            due_s = moments_s + (0.0 if seed is None else first_s)
-        arrival_s = tuple(due_s[due_s < until_s].tolist())
-        clients.append(Client(program=program, arrival_s=arrival_s, real_time=is_real))
-    return clients
+    world = _world(requests, profile, server)
+    log, busy_s = _loop(world, float(requests.until_s))
+    return GpuRun(
+        workload=requests,
+        profile=profile,
+        gpu=server,
+        log=log,
+        busy_fraction=busy_s / requests.until_s,
+    )
 
 
-def _moments_s(text: str, until_s: float) -> Any:
-    """The same moments of every second until then."""
-    try:
-        moments_s = np.sort(np.array(text.split() or ["nan"], float)) / 1e3
-    except ValueError:
-        moments_s = np.full(1, np.nan)
-    if not ((moments_s >= 0) & (moments_s < 1)).all():
-        raise BadValue(f"clients_of: moments_ms needs numbers from 0 to below 1000; got {text!r}")
-    return np.add.outer(np.arange(np.ceil(until_s)), moments_s).ravel()
-
-
-_World = namedtuple("_World", "kernels waves clients arrivals units mode reset_s queue contention")
-"""The clients and the GPU, for the loop."""
-
-
-@checked
-def simulate(
-    clients: Sequence[Client], *, mode: Mode, gpu: Gpu | None = None, until_s: Positive
-) -> Run:
-    """Run the clients until ``until_s``, without the programs that have not ended by then.
-
-    O(clients²) a kernel.
-    """
-    if not clients:
-        raise BadValue("simulate: clients is empty; give at least one")
-    device = gpu or Gpu()
-    records = np.zeros(len(clients), CLIENT)
-    kernels: list[Any] = []
+def _world(workload: Workload, profile: Mapping[str, Program], gpu: Gpu) -> World:
+    records = np.zeros(len(workload.clients), CLIENT)
+    kernels: list[tuple[float, int, int, int, bool]] = []
     waves: list[float] = []
     arrivals: list[float] = []
-    for record, client in zip(records, clients, strict=True):
-        program = client.program
-        due = client.arrival_s
+    for record, client in zip(records, workload.clients, strict=True):
+        if client.program not in profile:
+            raise not_among("program of the clients", client.program, profile)
+        program = profile[client.program]
         record["first"] = len(kernels)
         record["num"] = len(program)
-        record["due"] = len(arrivals)
-        arrivals.extend(due or ())
-        record["last"] = -1 if due is None else len(arrivals)
         record["real_time"] = client.real_time
         record["gap"] = client.gap_s
-        record["at"] = -1
-        for number, (total, blocks) in enumerate(zip(program.total_s, program.blocks, strict=True)):
-            row = program.wave_s[number]
-            lasts = int((number + 1) * device.killable) > int(number * device.killable)
-            kernels.append((total, blocks, len(waves), len(row), lasts))
-            waves.extend(row)
-    options = float(device.reset_s), device.queue, float(device.contention)
-    jobs = np.array(kernels, KERNEL), np.array(waves), records, np.array(arrivals, np.float64)
-    world = _World(*jobs, float(device.units), get_args(Mode).index(mode), *options)
-    log, busy_s = _loop(world, float(until_s))
-    return Run(clients=tuple(clients), until_s=until_s, log=log, busy_fraction=busy_s / until_s)
+        record["at"] = NOTHING
+        record["due"] = len(arrivals)
+        arrivals.extend(client.arrival_s or ())
+        record["last"] = -1 if client.arrival_s is None else len(arrivals)
+        for number, (blocks, total_s) in enumerate(program.work):
+            wave_s = program.wave_s[number]
+            killable = int((number + 1) * gpu.killable) > int(number * gpu.killable)
+            kernels.append((total_s, blocks, len(waves), len(wave_s), killable))
+            waves.extend(wave_s)
+    return World(
+        kernels=np.array(kernels, KERNEL),
+        waves=np.array(waves),
+        clients=records,
+        arrivals=np.array(arrivals, np.float64),
+        units=float(gpu.units),
+        mode=get_args(Mode).index(gpu.mode),
+        reset_s=float(gpu.reset_s),
+        queue=gpu.queue,
+        contention=float(gpu.contention),
+    )
 
 
 @njit(cache=True)
-def _kernel(w: _World, c: int) -> Any:
-    return w.kernels[w.clients[c].first + w.clients[c].at]
+def _kernel(world: World, client: int) -> Kernel:
+    return world.kernels[world.clients[client].first + world.clients[client].at]
 
 
 @njit(cache=True)
-def _resident(w: _World, c: int) -> float:
+def _resident(world: World, client: int) -> float:
     """Blocks a unit of a client's kernel."""
-    kernel = _kernel(w, c)
-    return min(kernel.blocks / w.units, float(kernel.most))
+    kernel = _kernel(world, client)
+    return min(kernel.blocks / world.units, float(kernel.most))
 
 
 @njit(cache=True)
-def _wave(w: _World, c: int, blocks: float) -> float:
+def _wave(world: World, client: int, blocks: float) -> float:
     """Seconds of a wave with so many blocks a unit, between the profile's points a line."""
-    kernel = _kernel(w, c)
+    kernel = _kernel(world, client)
     if blocks >= kernel.most:
-        return w.waves[kernel.first + kernel.most - 1] * blocks / kernel.most
+        return world.waves[kernel.first + kernel.most - 1] * blocks / kernel.most
     low = max(int(blocks), 1)
-    start = w.waves[kernel.first + low - 1]
+    start = world.waves[kernel.first + low - 1]
     more = max(blocks - low, 0.0)
-    return start + more * (w.waves[kernel.first + low] - start) if more > 0 else start
+    return start + more * (world.waves[kernel.first + low] - start) if more > 0 else start
 
 
 @njit(cache=True)
-def _speeds(w: _World, now: float, head: int, hold: float, padding: float, speed: Any) -> float:
+def _runs(world: World, client: int, head: int, waits: bool) -> bool:
+    """Whether a client's kernel runs now; ``head``: the client that has the GPU, or -1."""
+    if world.clients[client].at < 0:
+        return False
+    if world.mode == STREAMS:
+        return True
+    if head < 0:
+        return world.mode > STREAMS
+    if client == head:
+        return not waits
+    return world.clients[client].drain > 0
+
+
+@njit(cache=True)
+def _speeds(
+    world: World, now: float, head: int, hold: float, padding: float, speed: Floats
+) -> float:
     """How fast each client's kernel runs, into ``speed``; returns the share of units in use."""
+    # 1. The head waits for a reset, and for kernels that drain.
     draining = False
-    total = 0.0
-    for c in range(w.clients.size):
-        draining |= w.clients[c].drain > 0
-    waits = now < hold - EPSILON or (draining and w.mode != GUESTS)
-    for c in range(w.clients.size):
-        client = w.clients[c]
-        runs = False
-        if client.at >= 0:
-            if w.mode == STREAMS:
-                runs = True
-            elif head < 0:
-                runs = w.mode > STREAMS
-            elif c == head:
-                runs = not waits
-            else:
-                runs = client.drain > 0
-        speed[c] = 1.0 if runs else 0.0
-        total += speed[c] * _resident(w, c) if runs else 0.0
-    for c in range(w.clients.size):
-        if speed[c] > 0:
-            own = _resident(w, c)
-            speed[c] = _wave(w, c, own) / _wave(w, c, max(own, total))
+    for client in range(world.clients.size):
+        draining |= world.clients[client].drain > 0
+    waits = now < hold - EPSILON or (draining and world.mode != GUESTS)
+    # 2. Who runs, and how many blocks a unit then holds.
+    blocks = 0.0
+    for client in range(world.clients.size):
+        if _runs(world, client, head, waits):
+            speed[client] = 1.0
+            blocks += _resident(world, client)
+        else:
+            speed[client] = 0.0
+    # 3. Each runs as much slower as its curve says.
+    for client in range(world.clients.size):
+        if speed[client] > 0:
+            own = _resident(world, client)
+            speed[client] = _wave(world, client, own) / _wave(world, client, max(own, blocks))
     if head >= 0 and speed[head] > 0:
-        speed[head] /= 1 + w.contention * padding
-    return min(total + padding * (head >= 0 and not waits), 1.0)
+        speed[head] /= 1 + world.contention * padding
+    return min(blocks + padding * (head >= 0 and not waits), 1.0)
 
 
 @njit(cache=True)
-def _pad(w: _World, head: int, now: float) -> float:
+def _pad(world: World, head: int, now: float) -> float:
     """Blocks of another client beside the head's next kernel; the share of units they fill.
 
     1. The kernel takes ceil(blocks / layers) units, layers = ceil(blocks / units).
@@ -295,22 +243,25 @@ def _pad(w: _World, head: int, now: float) -> float:
        it so, and never so many that the kernel itself no longer fits.
     3. As many such waves as end before the kernel does, on the units left.
     """
-    kernel = _kernel(w, head)
-    layers = max(np.ceil(kernel.blocks / w.units), 1.0)
-    free = w.units - np.ceil(kernel.blocks / layers)
-    for c in range(w.clients.size):
-        guest = w.clients[c]
-        if c == head or guest.real_time or guest.at < 0:
+    # 1. The units that the kernel leaves.
+    kernel = _kernel(world, head)
+    layers = max(np.ceil(kernel.blocks / world.units), 1.0)
+    free = world.units - np.ceil(kernel.blocks / layers)
+    for client in range(world.clients.size):
+        guest = world.clients[client]
+        if client == head or guest.real_time or guest.at < 0:
             continue
-        other = _kernel(w, c)
+        # 2. The guest's blocks a unit.
+        other = _kernel(world, client)
         fits = min(kernel.most, other.most)
         if fits < min(layers, kernel.most):
             continue
-        while fits > 0 and w.waves[other.first + fits - 1] > kernel.total:
+        while fits > 0 and world.waves[other.first + fits - 1] > kernel.total:
             fits -= 1
         if fits == 0:
             continue
-        rounds = int(kernel.total / w.waves[other.first + fits - 1] + EPSILON)
+        # 3. Its waves; its last blocks end with the kernel that carries them.
+        rounds = int(kernel.total / world.waves[other.first + fits - 1] + EPSILON)
         added = min(int(free) * rounds * fits, other.blocks - guest.done)
         guest.done += added
         if guest.done >= other.blocks:
@@ -318,133 +269,149 @@ def _pad(w: _World, head: int, now: float) -> float:
             guest.done = 0
             guest.left = 1.0
             if guest.at == guest.num:
-                guest.at = -2
-                guest.ready = now + kernel.total  # ends with the head's kernel
-        return min(added / fits / rounds, free) / w.units
+                guest.at = CARRIED
+                guest.ready = now + kernel.total
+        return min(added / fits / rounds, free) / world.units
     return 0.0
 
 
 @njit(cache=True)
-def _preempt(w: _World, now: float) -> float:
+def _preempt(world: World, now: float) -> float:
     """A real-time client takes over from others; returns when its first kernel may start."""
-    for c in range(w.clients.size):
-        client = w.clients[c]
+    for place in range(world.clients.size):
+        client = world.clients[place]
         if client.at < 0 or client.real_time:
             continue
-        if w.mode == WAIT:
-            client.drain = min(1 + w.queue, client.num - client.at)
-        elif client.left < 1 and (w.mode == GUESTS or not _kernel(w, c).killable):
+        if world.mode == WAIT:
+            client.drain = min(1 + world.queue, client.num - client.at)
+        elif client.left < 1 and (world.mode == GUESTS or not _kernel(world, place).killable):
             client.drain = 1
         else:
             client.left = 1.0
-    return now + w.reset_s if w.mode == RESET or w.mode == PADDED else now
+    return now + world.reset_s if world.mode == RESET or world.mode == PADDED else now
 
 
 @njit(cache=True)
-def _issue(w: _World, now: float) -> float:
+def _issue(world: World, now: float) -> float:
     """Start what is due; returns when the next program is due."""
     soon = np.inf
-    for c in range(w.clients.size):
-        client = w.clients[c]
-        if client.at >= 0 or (w.mode == ALONE and not client.real_time):
+    for place in range(world.clients.size):
+        client = world.clients[place]
+        if client.at >= 0 or (world.mode == ALONE and not client.real_time):
             continue
         due = client.ready
         if client.last >= 0:
             if client.due >= client.last:
                 continue
-            due = w.arrivals[client.due]
-        if client.at == -1 and max(due, client.ready) <= now + EPSILON:
+            due = world.arrivals[client.due]
+        if client.at == NOTHING and max(due, client.ready) <= now + EPSILON:
             client.at = 0
             client.left = 1.0
             client.done = 0
             client.issued = now
             client.due = client.due + 1
-        elif client.at == -1:
+        elif client.at == NOTHING:
             soon = min(soon, max(due, client.ready))
     return soon
 
 
 @njit(cache=True)
-def _head(w: _World) -> int:
+def _head(world: World) -> int:
     """The real-time client issued first; in sequential mode else the other issued first."""
     best = -1
-    for c in range(w.clients.size):
-        client = w.clients[c]
-        other = w.clients[best]
-        if client.at < 0 or not (client.real_time or w.mode == SEQUENTIAL):
+    for place in range(world.clients.size):
+        client = world.clients[place]
+        first = world.clients[best]
+        if client.at < 0 or not (client.real_time or world.mode == SEQUENTIAL):
             continue
-        if best < 0 or (other.real_time, -other.issued) < (client.real_time, -client.issued):
-            best = c
+        if best < 0 or (first.real_time, -first.issued) < (client.real_time, -client.issued):
+            best = place
     return best
 
 
 @njit(cache=True)
-def _end(w: _World, c: int, end: float, log: Any, num: int) -> Any:
+def _end(world: World, place: int, end: float, log: Log, num: int) -> Log:
+    """Write a program that ended into the log, which grows where it is full."""
     if num == log.size:
         longer = np.zeros(2 * num, log.dtype)
         longer[:num] = log
         log = longer
-    client = w.clients[c]
+    client = world.clients[place]
     row = log[num]
-    row.client = c
+    row.client = place
     row.issued_s = client.issued
     row.end_s = end
-    client.at = -1
+    client.at = NOTHING
     client.drain = 0
     client.ready = end + client.gap
     return log
 
 
 @njit(cache=True)
-def _loop(w: _World, until: float) -> tuple[Any, float]:
+def _until_next(
+    world: World, now: float, soon: float, head: int, hold: float, speed: Floats
+) -> float:
+    """Seconds until a program is due, a reset is over or a kernel ends."""
+    step = soon - now
+    if head >= 0 and now < hold - EPSILON:
+        step = min(step, hold - now)
+    for client in range(world.clients.size):
+        if speed[client] > 0:
+            left = world.clients[client].left * _kernel(world, client).total
+            step = min(step, left / speed[client])
+    return step
+
+
+@njit(cache=True)
+def _loop(world: World, until: float) -> tuple[Log, float]:
+    """The programs that ended by then, and the seconds for which units were in use."""
     log = np.zeros(1024, ROW)
-    num = 0
+    num = 0  # programs that ended
     now = 0.0
     busy = 0.0
-    hold = 0.0
-    head = -1
-    fresh = False
-    ran = False
-    padding = 0.0
-    speed = np.zeros(w.clients.size)
+    head = -1  # the client that has the GPU
+    hold = 0.0  # when its first kernel may start
+    fresh = False  # whether its next kernel has carried no padding yet
+    ran = False  # whether others ran since it had the GPU
+    padding = 0.0  # share of units that its kernel's padding fills
+    speed = np.zeros(world.clients.size)
     while True:
-        soon = _issue(w, now)
-        if head < 0 and w.mode != STREAMS:
-            head = _head(w)
+        # 1. Clients issue what is due; a real-time client takes the GPU over.
+        soon = _issue(world, now)
+        if head < 0 and world.mode != STREAMS:
+            head = _head(world)
             fresh = head >= 0
             if fresh and ran:
-                hold = _preempt(w, now)
+                hold = _preempt(world, now)
                 ran = False
-        if fresh and w.mode == PADDED and now >= hold - EPSILON:
-            padding = _pad(w, head, now)
+        # 2. Its next kernel carries blocks of another client.
+        if fresh and world.mode == PADDED and now >= hold - EPSILON:
+            padding = _pad(world, head, now)
             fresh = False
-        used = _speeds(w, now, head, hold, padding, speed)
+        # 3. How fast everything runs, and until when.
+        used = _speeds(world, now, head, hold, padding, speed)
         ran |= head < 0 and used > 0
-        step = soon - now
-        if head >= 0 and now < hold - EPSILON:
-            step = min(step, hold - now)
-        for c in range(w.clients.size):
-            if speed[c] > 0:
-                step = min(step, w.clients[c].left * _kernel(w, c).total / speed[c])
+        step = _until_next(world, now, soon, head, hold, speed)
         if now + step > until or step == np.inf:
             return log[:num], busy + used * max(until - now, 0.0) * (step < np.inf)
         busy = busy + used * step
         now = now + step
-        for c in range(w.clients.size):
-            client = w.clients[c]
-            if client.at == -2 and client.ready <= now + EPSILON:
-                log = _end(w, c, now, log, num)
+        # 4. Kernels end, and with the last one its program.
+        for place in range(world.clients.size):
+            client = world.clients[place]
+            if client.at == CARRIED and client.ready <= now + EPSILON:
+                log = _end(world, place, now, log, num)
                 num = num + 1
-            elif speed[c] > 0:
-                client.left -= step * speed[c] / _kernel(w, c).total
+            elif speed[place] > 0:
+                client.left -= step * speed[place] / _kernel(world, place).total
                 if client.left <= EPSILON:
                     client.at = client.at + 1
                     client.left = 1.0
                     client.done = 0
                     client.drain = max(client.drain - 1, 0)
-                    fresh = fresh or c == head
-                    padding = 0.0 if c == head else padding
+                    fresh = fresh or place == head
+                    padding = 0.0 if place == head else padding
                     if client.at == client.num:
-                        log = _end(w, c, now, log, num)
+                        log = _end(world, place, now, log, num)
                         num = num + 1
-                        head = -1 if c == head else head
+                        head = -1 if place == head else head

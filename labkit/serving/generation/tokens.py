@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Self
 
 import numpy as np
+from numpy.typing import NDArray
 
 from labkit.errors import BadValue
 from labkit.kit.describe import Count, NonNegative, Positive, checked, description
@@ -103,27 +104,46 @@ class TokenProfile:
 
     @checked
     def seconds(self, *, tokens: Count, sequences: Count = 1, cached: int = 0) -> float:
-        """Seconds of one stage."""
+        """Seconds of one stage.
+
+        Args:
+            tokens: that an iteration processes, of prompts and outputs.
+            sequences: requests in it.
+            cached: tokens of theirs whose keys and values are read.
+
+        >>> TokenProfile(weights_s=0.02, token_s=0.001, cached_token_s=0.0001).seconds(tokens=30)
+        0.03
+        """
         work = max(self.weights_s, tokens * self.token_s)
-        rest = sequences * self.sequence_s + cached * self.cached_token_s
-        return self.fixed_s + work + rest
+        rest = sequences * self.sequence_s
+        return self.fixed_s + work + rest + cached * self.cached_token_s
 
     @checked
     def slower(self, factor: Positive) -> TokenProfile:
-        """The same with every second multiplied."""
+        """The same with every second multiplied.
+
+        >>> TokenProfile(weights_s=0.02, token_s=0.001).slower(2).token_s
+        0.002
+        """
         names = ("fixed_s", "weights_s", "token_s", "sequence_s", "cached_token_s")
         return replace(self, **{name: getattr(self, name) * factor for name in names})
 
     @checked
-    def alone_s(self, requests: Requests, *, together: Count = 1) -> Any:
+    def alone_s(self, requests: Requests, *, batch: Count = 1) -> NDArray[np.float64]:
         """Latency of each request on an idle server: no schedule gives it sooner.
 
-        ``together``: in a batch of so many that are all like it.
+        Args:
+            batch: in a batch of so many that are all like it.
+
+        >>> from labkit import serving
+        >>> one = serving.Requests(arrival_s=[0.0], output_tokens=[5])
+        >>> TokenProfile(weights_s=0.02, stages=2).alone_s(one).round(9).tolist()
+        [0.2]
         """
         prompt = requests.column("prompt_tokens")
         output = requests.column("output_tokens")
-        first = np.maximum(self.weights_s, together * np.maximum(prompt, 1) * self.token_s)
-        later = (output - 1) * max(self.weights_s, together * self.token_s)
-        cached = together * (output - 1) * (2 * prompt + output - 2) / 2
-        each = output * (self.fixed_s + together * self.sequence_s)
+        first = np.maximum(self.weights_s, batch * np.maximum(prompt, 1) * self.token_s)
+        later = (output - 1) * max(self.weights_s, batch * self.token_s)
+        cached = batch * (output - 1) * (2 * prompt + output - 2) / 2
+        each = output * (self.fixed_s + batch * self.sequence_s)
         return self.stages * (each + first + later + cached * self.cached_token_s)

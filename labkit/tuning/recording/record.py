@@ -27,6 +27,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import pandas as pd
 from annotated_types import MinLen
 
+from labkit import extras
 from labkit.errors import BadFile, BadValue, LabkitError, UsageError, not_among
 from labkit.files import read_text, write_atomically
 from labkit.kit.describe import Count, Positive, Whole, description
@@ -157,8 +158,10 @@ def record(
 
     Raises:
         UsageError: a trace or an unfinished recording is there and neither ``resume`` nor
-            ``overwrite`` was given, or there is nothing, or another grid's, to resume.
+            ``overwrite`` was given, or there is nothing, or another grid's, to resume; or torch or
+            scikit-learn is missing.
     """
+    extras.need("tuning.record", "torch", "torch", "sklearn")
     folder = Path(folder)
     identity = {
         "grid": json.loads(json.dumps(asdict(grid))),

@@ -18,7 +18,8 @@ import numpy as np
 from annotated_types import Gt, Le, MinLen
 from numpy.typing import NDArray
 
-from labkit.errors import UsageError, not_among
+from labkit import extras
+from labkit.errors import not_among
 from labkit.kit.describe import Count, Positive, Whole, description
 
 if TYPE_CHECKING:
@@ -96,11 +97,10 @@ def read_digits() -> tuple[NDArray[np.float64], NDArray[np.int64]]:
     Raises:
         UsageError: torch or scikit-learn is not installed.
     """
+    extras.need("training", "torch", "torch", "sklearn")
     package = find_spec("sklearn")
-    torch = find_spec("torch")
-    if not (package and package.origin and torch):
-        name = "torch" if package else "sklearn"
-        raise UsageError(f"training needs torch and scikit-learn, and {name} is not installed here")
+    assert package is not None
+    assert package.origin is not None
     rows = np.loadtxt(Path(package.origin).parent / "datasets/data/digits.csv.gz", delimiter=",")
     return rows[:, :-1], rows[:, -1].astype(np.int64)
 

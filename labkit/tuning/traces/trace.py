@@ -21,7 +21,7 @@ import numpy as np
 import pandas as pd
 
 from labkit.errors import BadFile, BadValue, LabkitError, UsageError, not_among
-from labkit.files import load_yaml, project_root
+from labkit.files import load_yaml, shipped
 from labkit.kit.describe import NonNegative, checked, description
 from labkit.tuning.traces import checks
 from labkit.tuning.traces.job import PUBLISHED, Job, Workload
@@ -35,7 +35,7 @@ DEFAULT_GPU = "v100"
 TRAIN = "train.csv"
 POWER = "power.csv"
 META = "meta.json"
-HOME = Path("data") / "measured"
+HOME = "data/measured"
 
 
 @description
@@ -261,7 +261,7 @@ def _grid(power: pd.DataFrame, column: str) -> tuple[tuple[float, ...], ...]:
 def names() -> list[str]:
     """List the recorded traces that belong to the project."""
     try:
-        home = project_root() / HOME
+        home = shipped(HOME)
     except LabkitError:
         return []
     return sorted(path.parent.name for path in home.glob(f"*/{META}"))
@@ -271,7 +271,7 @@ def folder_of(source: str | Path) -> Path | None:
     """Find the folder of a recorded trace, or a folder given as one; None where there is none."""
     if (Path(source) / META).is_file():
         return Path(source)
-    return project_root() / HOME / str(source) if str(source) in names() else None
+    return shipped(HOME) / str(source) if str(source) in names() else None
 
 
 @checked

@@ -35,6 +35,8 @@ _TAGS = frozenset(map(str.lower, clean.TAGS))
 _SVG = 'xmlns="http://www.w3.org/2000/svg"'
 _FETCHING_ATTRIBUTES = ("src", "srcset", "poster", "background", "data", "xlink:href")
 PACKAGE = "labkit.workbook.export"
+LIBRARIES = ("latex2mathml", "mistune", "nbconvert", "nh3", "sphinx-revealjs")
+"""The distributions that a page is made with, besides those of the kit's frame."""
 _WHY_NOT = {"style": "it would restyle the whole page; use style attributes"}
 
 
@@ -122,7 +124,7 @@ class Markup:
         for claim in data[CLAIMS_MIME]:
             check_form(claim)
         rows = [tally.row(claim) for claim in data[CLAIMS_MIME]]
-        return render("claims.html.j2", claims=rows, whole=whole)
+        return render("claims.html.j2", claims=rows, whole=whole, legend=tally.LEGEND)
 
     def _plot(self, figure: Mapping[str, Any]) -> str:
         if not notebooks.is_figure(figure):

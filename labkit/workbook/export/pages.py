@@ -11,27 +11,38 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from html import unescape
 from pathlib import Path
+from typing import Any
 
 from labkit import files
-from labkit.kit.page import code_style, policy
+from labkit.kit.page import carried, code_style, package_file, policy
 from labkit.workbook.export import origin, talk
 from labkit.workbook.export.markup import Markup, highlighted, render
 from labkit.workbook.review import tally
-from labkit.workbook.review.anatomy import Subject
+from labkit.workbook.review.anatomy import WAYS, Cell, Subject
 from labkit.workbook.review.claims import from_notebook
 
 _HEADING = re.compile(r'<h2 id="([^"]*)">(.*?)</h2>', re.DOTALL)
 _PLOT = '<figure class="plot"'
+# reveal.js with its speaker's view (key S). Source: https://revealjs.com; under the MIT licence.
+_REVEAL = "sphinx_revealjs"
+_REVEAL_SCRIPT = ("_static/revealjs/dist/reveal.js",)
+_NOTES_SCRIPT = ("_static/revealjs/plugin/notes/notes.js",)
+_REVEAL_STYLE = ("_static/revealjs/dist/reset.css", "_static/revealjs/dist/reveal.css")
+_SPEAKER_VIEW = "_static/revealjs/plugin/notes/speaker-view.html"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Block:
-    """One cell: its prose, or its code (folded unless ``is_open``) and what the code showed."""
+    """One cell: its prose, or its code (folded unless ``is_open``) and what the code showed.
+
+    ``ways``: the ways through the notebook that it stands on, as :data:`anatomy.WAYS` tags them.
+    """
 
     id: str
     html: str
     code: str = ""
     is_open: bool = False
+    ways: tuple[str, ...] = ()
 
 
 def page(source: origin.Origin, families: Mapping[str, list[str]]) -> tuple[str, list[str]]:
@@ -60,6 +71,8 @@ def page(source: origin.Origin, families: Mapping[str, list[str]]) -> tuple[str,
         after=known[place + 1] if place + 1 < len(known) else "",
         tally=tally.tally(claims),
         standin=tally.standin_warning(claims),
+        verdict=_verdict(subject, markup),
+        ways=_ways(subject),
         blocks=blocks,
         has_plots=_PLOT in body,
     )
@@ -71,14 +84,36 @@ def _blocks(subject: Subject, markup: Markup) -> Iterator[Block]:
     mechanism = subject.section("mechanism")
     for cell in subject.cells:
         source = cell.source.strip()
+        ways = tuple(tag for tag in cell.tags if tag in WAYS)
         if source and cell.is_code:
-            html = "\n".join(markup.outputs(cell.node))
+            html = "\n".join(markup.outputs(_without_verdict(subject, cell)))
             failed = any(output["output_type"] == "error" for output in cell.outputs)
             shown = "parameters" in cell.tags or (mechanism and cell in mechanism.cells)
             is_open = bool(failed or shown)
-            yield Block(id=cell.id, html=html, code=highlighted(source), is_open=is_open)
+            code = highlighted(source)
+            yield Block(id=cell.id, html=html, code=code, is_open=is_open, ways=ways)
         elif source and cell.node.cell_type == "markdown":
-            yield Block(id=cell.id, html=markup.markdown(cell.node))
+            yield Block(id=cell.id, html=markup.markdown(cell.node), ways=ways)
+
+
+def _ways(subject: Subject) -> dict[str, str]:
+    """The ways through the notebook that its cells are tagged with, and how long each takes."""
+    return {tag: words for tag, words in WAYS.items() if subject.tagged(tag)}
+
+
+def _verdict(subject: Subject, markup: Markup) -> str:
+    """The verdict's sentence, which stands below the title wherever its cell stands."""
+    return "".join(markup.text(text) for text in subject.verdict)
+
+
+def _without_verdict(subject: Subject, cell: Cell) -> Any:
+    """A cell's node; where the verdict would stand right below the page's head, without it."""
+    headline = subject.section("reproduction")
+    is_early = headline is None or cell.number < headline.first.number
+    if "verdict" not in cell.tags or not is_early:
+        return cell.node
+    kept = [output for output in cell.outputs if "text/markdown" not in output.get("data", {})]
+    return cell.node | {"outputs": kept}
 
 
 # ---------------------------------------------------------------- slides
@@ -139,8 +174,11 @@ def deck(source: origin.Origin) -> tuple[str, list[str], int, str]:
         footer=" · ".join(part for part in parts if part),
         pages=shown_pages,
         standin=warning,
-        policy=policy(shown, frames_itself=True),
+        policy=policy(shown, framed=package_file(_REVEAL, _SPEAKER_VIEW)),
         code_style=code_style(dark=False),
+        reveal_style=carried(_REVEAL, *_REVEAL_STYLE),
+        reveal_script=carried(_REVEAL, *_REVEAL_SCRIPT),
+        notes_script=carried(_REVEAL, *_NOTES_SCRIPT),
         has_plots=_PLOT in shown,
     )
     return html, list(dict.fromkeys(markup.problems)), len(shown_pages), warning

@@ -28,7 +28,7 @@ from labkit.workbook.export import (
     pages,
     reference,
 )
-from labkit.workbook.export.markup import PACKAGE, render
+from labkit.workbook.export.markup import LIBRARIES, PACKAGE, render
 from labkit.workbook.queue import bibliography, questions, reading_queue
 
 STATE = ".made-from.json"
@@ -229,7 +229,7 @@ def _fingerprint_of_all(root: Path, *links: str) -> str:
     matches = (path for pattern in patterns for path in root.glob(pattern) if path.is_file())
     inputs = sorted(path for path in matches if ".ipynb_checkpoints" not in path.parts)
     names = [path.relative_to(root).as_posix() for path in inputs]
-    return _digest([page.fingerprint(PACKAGE), *links, *names], inputs)
+    return _digest([page.fingerprint(PACKAGE, libraries=LIBRARIES), *links, *names], inputs)
 
 
 def _fingerprint_of_paper(source: origin.Origin, families: dict[str, list[str]]) -> str:
@@ -237,7 +237,7 @@ def _fingerprint_of_paper(source: origin.Origin, families: dict[str, list[str]])
     beside = source.committed.parent
     images = sorted(p for p in beside.rglob("*") if p.is_file() and p.suffix != ".ipynb")
     about = (source.words, source.provenance, repr(source.entry), repr(families))
-    texts = [page.fingerprint(PACKAGE), *about]
+    texts = [page.fingerprint(PACKAGE, libraries=LIBRARIES), *about]
     asked = questions.path_of(source.root, source.key)
     return _digest(texts, [source.path, *images, *[asked][: asked.is_file()]])
 

@@ -28,7 +28,7 @@ _MARKS: dict[Verdict, tuple[str, str]] = {
     "reproduced": ("weight", "circle"),
     "same direction": ("recompute", "diamond"),
     "differs": ("highlight", "x"),
-    "cannot fail": ("communication", "square-open"),
+    "not earned": ("communication", "square-open"),
     "not judged": ("muted", "diamond-open"),
 }
 """A verdict's colour and shape; the legend has the word."""

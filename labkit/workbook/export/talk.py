@@ -1,7 +1,8 @@
 """A notebook as a talk: which sections become a page, what the page shows, what is only said.
 
-The pages follow the anatomy, not the cells' slide types: verdict, insight, mechanism, figures, the
-headline, two or three headline claims, one weakness, the slider, the questions. A page shows its
+The pages follow the anatomy, not the cells' slide types: verdict, insight, the idea in a picture,
+the mechanism's steps, figures, the headline, two or three claims, one weakness, the slider, the
+questions. A page shows its
 figure with the few sentences that explain it; all other words of its section are the speaker's.
 """
 
@@ -19,6 +20,7 @@ from labkit.workbook.queue import questions
 from labkit.workbook.review import glance, tally
 from labkit.workbook.review.anatomy import HEADING, MAX_PAGES, SIZES, Part, Section, Subject
 from labkit.workbook.review.rules.prose import elsewhere, whole_sentences
+from labkit.workbook.review.verdicts import REPRODUCTIONS
 
 CHARACTERS_BY_A_FIGURE = 350
 CHARACTERS_BY_A_TABLE = 560
@@ -27,6 +29,10 @@ CHARACTERS_BY_CODE = 760
 CHARACTERS_OF_A_MESSAGE = 260
 """The most text of the sentences that end such a page."""
 MAX_CLAIMS = 3
+STEPS = range(2, 6)
+"""How many items a list of the mechanism's steps has."""
+IDEA = "The idea"
+_FAILED = ("same direction", "differs", "not earned")
 
 _FOLD = re.compile(r"<details>\s*<summary>(.*?)</summary>(.*?)</details>", re.S)
 _ITEM = re.compile(r"^(?=\s*(?:[-*+]|\d+\.)\s)", re.M)
@@ -65,7 +71,8 @@ def pages(subject: Subject, records: Sequence[Mapping[str, Any]], markup: Markup
     """
     talk = _Talk(subject, markup)
     size = subject.size or SIZES[-1]
-    beginning = [talk.title(), talk.insight(), *talk.mechanisms(1 if size == "standard" else 2)]
+    most = 1 if size == "standard" else 2
+    beginning = [talk.title(), talk.insight(), talk.idea(), *talk.mechanisms(most)]
     end = [
         talk.result("reproduction", "results"),
         talk.claims(records),
@@ -95,8 +102,7 @@ class _Talk:
         authors, *rest = [part for part in re.split(r"\n\s*\n", body.strip()) if part] or [""]
         later = self.subject.section("parameters")
         cells = [*section.cells[1:], *(later.cells if later else ())]
-        verdicts = [cell for cell in self.subject.code if "verdict" in cell.tags]
-        printed = [str(text) for c in verdicts for text in c.output_data("text/markdown")]
+        printed = self.subject.verdict
         outputs = [html for c in cells if c.is_code for html in self.markup.outputs(c.node)]
         banners = [html for html in outputs if "<div" in html and "<t" not in html]
         said = [*self._of_glance("results", "advantages"), *(c.prose for c in cells if c.prose)]
@@ -117,14 +123,70 @@ class _Talk:
             kind="text",
             tag="insight",
             heading=self._heading(section),
-            body=self.markup.text(re.sub(r"\s+(?=\*\*\w+\.\*\*)", "\n\n", section.body.strip())),
+            body=self.markup.text(re.sub(r"\s+(?=\*\*\w+\.\*\*)", "\n\n", _own_words(section))),
             notes=self._said(self._of_glance("insight"), set()),
         )
 
+    def idea(self) -> Page | None:
+        """The picture of the idea, before any code: a figure, or a few lines of Markdown."""
+        cells = self.subject.tagged("idea")
+        if not cells:
+            return None
+        cell = cells[0]
+        section = next(section for section in self.subject.sections if cell in section.cells)
+        if not cell.is_code:
+            heading = HEADING.search(cell.prose)
+            return Page(
+                kind="text",
+                tag="idea",
+                heading=self.markup.line(heading[1]) if heading else IDEA,
+                body=self.markup.text(HEADING.sub("", cell.prose).strip()),
+                notes=self._said(self._of_glance("insight"), set()),
+            )
+        part = next(part for part in section.parts() if cell in part.items)
+        if part.cell is section.first:  # the section's own words have a page
+            part = Part(IDEA, cell, part.items[part.items.index(cell) :])
+        shown = [
+            item
+            for kind in ("figure", "table")
+            for item in self._shown(part, kind)
+            if part.items[item[0]] is cell
+        ]
+        if not shown:
+            return None
+        return self._page("idea", part, shown[0], self._of_glance("insight"))
+
     def mechanisms(self, most: int) -> Iterator[Page]:
+        """The mechanism's steps, where its words list them, else its code; with room, both."""
+        pages = [self._steps(part) for part in self._parts("mechanism")]
+        steps = [page for page in pages if page][:1]
+        yield from steps
+        yield from self._code(most - len(steps))
+
+    def _steps(self, part: Part) -> Page | None:
+        """A page of the first list among a part's words: the steps, and what comes before them."""
+        blocks = [b.strip() for text in part.texts() for b in re.split(r"\n\s*\n", text)]
+        lists = [block for block in blocks if len(_ITEM.split(f"\n{block}")) > STEPS.start]
+        steps = next((block for block in lists if _MARKER.match(block)), None)
+        if steps is None or len(_units(steps)) not in STEPS:
+            return None
+        before = blocks[: blocks.index(steps)]
+        while sum(map(len, before)) > CHARACTERS_BY_CODE:
+            before.pop()
+        shown = set(_sentences([*before, steps]))
+        return Page(
+            kind="text",
+            tag="mechanism",
+            heading=self.markup.line(part.heading),
+            lead=self.markup.text("\n\n".join(before)),
+            body=self.markup.text(steps),
+            notes=self._said([*self._of_glance("method"), *part.texts()], shown),
+        )
+
+    def _code(self, most: int) -> Iterator[Page]:
         """A page for each heading with a cell tagged ``mechanism``: its words and its code."""
         parts = [(part, part.cells("mechanism")) for part in self._parts("mechanism")]
-        for part, cells in [(part, cells) for part, cells in parts if cells][:most]:
+        for part, cells in [(part, cells) for part, cells in parts if cells][: max(most, 0)]:
             place, cell = cells[0]
             shown = [html for html in self.markup.outputs(cell.node) if len(html) < 700]
             lead = [b for t in part.texts(stop=place) for b in re.split(r"\n\s*\n", t)]
@@ -164,12 +226,13 @@ class _Talk:
         return self._page(tag, part, shown[0], said)
 
     def claims(self, records: Sequence[Mapping[str, Any]]) -> Page | None:
-        """The first headline claims that were judged, in large type; the rest is counted."""
+        """The first headline claims that were judged, in large type, one that failed among them;
+        the rest is counted."""
         section = self.subject.section("claims")
         if section is None or not records:
             return None
         judged = sorted(records, key=lambda r: (r["kind"] != "headline", r["our_value"] is None))
-        rows = [tally.row(record) for record in judged]
+        rows = [tally.row(record) for record in _with_a_failure(judged)]
         counts = tally.tally(records)
         others = [
             f"- {row['statement']}: paper {row['paper']}, ours {row['ours']}, {row['verdict']}"
@@ -282,6 +345,33 @@ class _Talk:
     def _heading(self, section: Section) -> str:
         match = HEADING.search(section.first.prose)
         return self.markup.line(match[1] if match else section.tag.capitalize())
+
+
+def _with_a_failure(records: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """The records in order; where none of the first ones failed, the last of these makes room for
+    the first reproduction that did.
+
+    >>> [r["verdict"] for r in _with_a_failure([
+    ...     {"verdict": v, "kind": "headline"} for v in ("reproduced",) * 4 + ("differs",)])]
+    ['reproduced', 'reproduced', 'differs', 'reproduced', 'reproduced']
+    """
+    failed = [r for r in records if r["verdict"] in _FAILED and r["kind"] in REPRODUCTIONS]
+    first = list(records[:MAX_CLAIMS])
+    if not failed or any(record in failed for record in first):
+        return list(records)
+    rest = [record for record in records[MAX_CLAIMS - 1 :] if record is not failed[0]]
+    return [*first[: MAX_CLAIMS - 1], failed[0], *rest]
+
+
+def _own_words(section: Section) -> str:
+    """A section's prose under its own heading: up to its idea, or its next heading."""
+    texts = [section.first.prose]
+    for cell in section.cells[1:]:
+        if "idea" in cell.tags or HEADING.search(cell.prose):
+            break
+        texts.append(cell.prose)
+    _, *own = HEADING.split(texts[0])
+    return "\n\n".join([own[1] if own else texts[0], *texts[1:]]).strip()
 
 
 def _units(text: str) -> list[str]:

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -33,6 +34,7 @@ SECTIONS = (
     "figure",
     "reproduction",
     "claims",
+    "rivals",
     "differences",
     "weaknesses",
     "companions",
@@ -47,14 +49,25 @@ SECTIONS = (
 OPTIONAL = ("comments", "symbols")
 """Sections a notebook may leave out, or put where they help."""
 
-CELL_TAGS = ("setup", "verdict", "weakness")
-"""Tags of single cells in a section: imports, the verdict's sentence, a weakness that runs."""
+NEW = 2
+"""The form of a notebook that says ``labkit.anatomy: 2``: read aloud, with a guess and rivals.
+
+Notebooks that do not say it yet are in the first form. Once all are converted, the key goes and
+this number with it: every rule then binds every notebook.
+"""
+NEW_SECTIONS = ("rivals",)
+"""Sections that the first form does not ask for."""
+
+CELL_TAGS = ("setup", "verdict", "idea", "predict", "weakness", "change-me")
+"""Tags of single cells in a section: imports, the verdict's sentence, the picture of the idea, the
+question to the reader, a weakness that runs, one line to edit and what should happen."""
+
+WAYS = {"path-5": "5 minutes", "path-30": "half an hour"}
+"""Tags of the cells on a way through the notebook, and how long it takes."""
 
 SIZES = ("flagship", "standard")
 MAX_PAGES = {"flagship": 14, "standard": 9}
 """Pages of a talk, which the exporter keeps."""
-MAX_LINES = 15
-"""Of code in a cell."""
 QUESTIONS = range(3, 7)
 
 _COMMENT = re.compile(r"<!--.*?-->", re.DOTALL)
@@ -62,6 +75,7 @@ _FENCE = re.compile(r"^(```|~~~).*?^\1\s*$", re.DOTALL | re.MULTILINE)
 HEADING = re.compile(r"^#{2,4}\s+(.+)$", re.MULTILINE)
 _WEAKNESS = re.compile(r"^###\s+(.+)$", re.MULTILINE)
 FOLD = re.compile(r"<details>.*?</details>", re.DOTALL)
+"""What a reader unfolds, and may leave folded."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -98,12 +112,6 @@ class Cell:
         if self.node.cell_type != "markdown":
             return ""
         return _FENCE.sub("", _COMMENT.sub("", self.source)).strip()
-
-    @property
-    def code_lines(self) -> int:
-        """Lines that hold code: neither blank nor only a comment."""
-        lines = (line.strip() for line in self.source.splitlines())
-        return sum(1 for line in lines if line and not line.startswith("#")) if self.is_code else 0
 
     @property
     def magics(self) -> list[str]:
@@ -219,17 +227,38 @@ class Subject:
         size = self.notebook.metadata.get("labkit", {}).get("size", "")
         return size if size in SIZES else ""
 
+    @property
+    def anatomy(self) -> int:
+        """The form the metadata name: :data:`NEW`, or 1 where they name none."""
+        return NEW if self.notebook.metadata.get("labkit", {}).get("anatomy") == NEW else 1
+
+    def tagged(self, tag: str) -> list[Cell]:
+        """The cells that carry ``tag``, in order."""
+        return [cell for cell in self.cells if tag in cell.tags]
+
+    @property
+    def verdict(self) -> list[str]:
+        """What the cells tagged ``verdict`` print, as Markdown, wherever they stand."""
+        cells = [cell for cell in self.tagged("verdict") if cell.is_code]
+        texts = (text for cell in cells for text in cell.output_data("text/markdown"))
+        return [notebooks.joined(text) for text in texts]
+
     @cached_property
     def sections(self) -> tuple[Section, ...]:
-        """The sections as they stand. A tag repeated on the very next cell goes on the section,
-        except ``figure``, which starts a new one each time."""
-        tags = [cell.section_tag for cell in self.cells]
-        steps = enumerate(zip(tags, ["", *tags], strict=False))
-        starts = [n for n, (tag, last) in steps if tag and (tag != last or tag == "figure")]
-        ends = [*starts[1:], len(tags)]
+        """The sections as they stand. A tag repeated on the very next cell, or on code further on,
+        goes on the section, except ``figure``, which starts a new one each time."""
+        starts: list[int] = []
+        tag = before = ""
+        for place, cell in enumerate(self.cells):
+            own = cell.section_tag
+            goes_on = own == before or (own == tag and cell.is_code)
+            if own and (own == "figure" or not goes_on):
+                starts.append(place)
+                tag = own
+            before = own
         return tuple(
-            Section(tags[start], self.cells[start:end])
-            for start, end in zip(starts, ends, strict=False)
+            Section(self.cells[start].section_tag, self.cells[start:end])
+            for start, end in pairwise([*starts, len(self.cells)])
         )
 
     def section(self, tag: str) -> Section | None:

@@ -19,12 +19,13 @@ from labkit.errors import LabkitError, UsageError, not_among
 from labkit.quantities import rounded
 from labkit.workbook import notebooks
 from labkit.workbook.review import tables
-from labkit.workbook.review.tally import SYMBOLS, flipped_words, shown, signed, tally
+from labkit.workbook.review.tally import LEGEND, SYMBOLS, flipped_words, shown, signed, tally
 from labkit.workbook.review.verdicts import (
     DIGITS,
     Claim,
     Text,
     Value,
+    Verdict,
     ratio_of,
     tolerance_in_words,
     value_problem,
@@ -66,6 +67,8 @@ class ClaimsFile(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
     claims: Annotated[list[Claim], Field(min_length=1)]
+    abstract_numbers: list[Text] | None = None
+    """Every number of the abstract, as it prints it; None where nobody listed them yet."""
     not_claims: list[NotClaim] = []
     skipped_rows: list[SkippedRows] = []
 
@@ -130,6 +133,7 @@ def judge(
         rows=[list(row.values()) for row in rows],
         align=["right" if header in _RIGHT else "left" for header in rows[0]],
         caption=f"{key}, claims beside ours: {tally(records).words}",
+        lead=LEGEND,
         bold=len(rows[0]) - 1,
         carried={CLAIMS_MIME: records},
     )
@@ -142,13 +146,37 @@ def _judged(
     flipped = _our_value(claim, flip)
     if flipped is not None and not claim.is_reproduction:
         raise UsageError(f"claim {claim.id!r} of {key} is `kind: {claim.kind}`: it takes no flip")
+    call = f"pass it, paper.claims(values, data) with data = paper.data({claim.dataset!r})"
+    source = _source_of(key, claim, ours, sources, call)
+    return record_of(key, claim, ours, flipped, source)
+
+
+def _source_of(
+    key: str, claim: Claim, ours: Value | None, sources: Mapping[str, Source], advice: str
+) -> Source | None:
+    """The data set that a claim's value was computed from; None where it rests on none."""
     source = sources.get(claim.dataset)
     if ours is not None and claim.dataset and source is None:
         raise UsageError(
-            f"claim {claim.id!r} of {key} is judged on data set {claim.dataset!r}: pass it, "
-            f"paper.claims(values, data) with data = paper.data({claim.dataset!r})"
+            f"claim {claim.id!r} of {key} is judged on data set {claim.dataset!r}: {advice}"
         )
-    return record_of(key, claim, ours, flipped, source)
+    return source
+
+
+def judged_alone(
+    key: str, claim: Claim, value: Any, sources: Mapping[str, Source]
+) -> tuple[Verdict, Value | None]:
+    """The verdict of one value by the claim's rule, whatever stands in the method's place, and the
+    value as plain Python."""
+    ours = _our_value(claim, value)
+    advice = f"open it before, paper.data({claim.dataset!r})"
+    source = _source_of(key, claim, ours, sources, advice)
+    return verdict_of(claim, ours, standin=_is_unjudged(source)), ours
+
+
+def _is_unjudged(source: Source | None) -> bool:
+    """Whether a value rests on a stand-in whose error nobody measured."""
+    return source is not None and source.is_standin and source.fit_error is None
 
 
 def _by_name(sources: Sequence[Source]) -> dict[str, Source]:
@@ -189,19 +217,20 @@ def record_of(
 
     ``source`` is the data that ``ours`` and ``flipped`` were computed from. ``can_fail`` is whether
     the claim has shown that it can (its verdict or its flip's is not "reproduced"), else the
-    verdict is "cannot fail"; None where nothing was judged or the kind has no flip. ``fitted`` is
+    verdict is "not earned": the nearest rival passes as well, or nobody tried it. It is None where
+    nothing was judged or the kind has no flip. ``fitted`` is
     the worst relative error of the fitted model that stood in for the claim's data, None on
     published data.
     """
     error = source.fit_error if source is not None and source.is_standin else None
-    unjudged = source is not None and source.is_standin and error is None
+    unjudged = _is_unjudged(source)
     verdict = verdict_of(claim, ours, standin=unjudged)
     flip_verdict = None if flipped is None else verdict_of(claim, flipped, standin=unjudged)
     judged = verdict not in ("not attempted", "not judged")
     can_fail = None
     if claim.is_reproduction and judged:
         can_fail = verdict != "reproduced" or flip_verdict not in (None, "reproduced")
-        verdict = verdict if can_fail else "cannot fail"
+        verdict = verdict if can_fail else "not earned"
     ratio = ratio_of(claim, ours)
     tolerance = claim.tolerance
     same = ("id", "kind", "statement", "unit", "judge", "flip", "source", "verified", "dataset")

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import os
-import warnings
 from collections.abc import Callable, Iterable, Mapping
-from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 import plotly.graph_objects as go
@@ -14,14 +11,10 @@ from labkit.errors import UsageError
 from labkit.kit import draw as figures  # noqa: F401  (the docstring's example draws with it)
 from labkit.workbook.review import axes as controls
 from labkit.workbook.review import stored
+from labkit.workbook.review.listening import is_live
 
 if TYPE_CHECKING:
     from labkit.workbook.review.live import Live
-
-LIVE = "LABKIT_LIVE"
-"""1 asks for live controls, 0 for stored states, whoever runs the kernel."""
-FRONT_ENDS = ("JPY_SESSION_NAME", "VOILA_BASE_URL")
-"""What JupyterLab's server and Voilà tell the kernels that they start for a reader."""
 
 
 def explore(
@@ -66,25 +59,3 @@ def explore(
     from labkit.workbook.review.live import Live
 
     return Live([make_figure], knobs)
-
-
-def is_live(environment: Mapping[str, str] | None = None) -> bool:
-    """Whether a front end listens to this kernel, by what its server told it.
-
-    Kernels of papermill, nbclient and nbval are told nothing, and so store.
-
-    >>> is_live({"JPY_SESSION_NAME": "paper.ipynb", "LABKIT_LIVE": "0"})
-    False
-    """
-    told_by = os.environ if environment is None else environment
-    asked = told_by.get(LIVE, "")
-    if asked == "0" or not (asked or any(told_by.get(name) for name in FRONT_ENDS)):
-        return False
-    missing = [name for name in ("ipywidgets", "anywidget") if find_spec(name) is None]
-    if missing:
-        warnings.warn(
-            f"{missing[0]} is not installed, so figures show stored states only: "
-            "pip install 'labkit[lab]'",
-            stacklevel=3,
-        )
-    return not missing

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import gc
 import sys
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from labkit import files
-from labkit.errors import UsageError, did_you_mean
+from labkit.errors import UsageError, did_you_mean, not_among
 from labkit.workbook.queue import bibliography
 from labkit.workbook.review import claims as _claims
-from labkit.workbook.review import glance, tables
+from labkit.workbook.review import glance, points, tables
+from labkit.workbook.review.listening import is_live
+from labkit.workbook.review.verdicts import Claim
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -32,6 +34,8 @@ class Paper:
     key: str
     root: Path
     entry: Entry
+    opened: dict[str, Source] = field(default_factory=dict, compare=False)
+    """The data sets that were opened, by name."""
 
     def __repr__(self) -> str:
         return f"{self.entry.title} ({self.entry.cite()})"
@@ -45,6 +49,7 @@ class Paper:
         from labkit import datasets
 
         source = datasets.source(name, files=list(paths) or None, root=self.root)
+        self.opened[source.name] = source
         shell = sys.modules.get("IPython")
         if source.is_standin and shell and shell.get_ipython():
             shell.display.display(source)
@@ -57,8 +62,9 @@ class Paper:
         """Our ``values`` (claim id -> value, None = not attempted) beside the paper's, judged.
 
         ``flips`` holds, for each headline and mechanism claim, the value with the claim's ``flip``
-        (the baseline, the oracle or a no-op) in the method's place. It is judged by the same rule;
-        a reproduced claim whose flip is missing or reproduced too is shown as "cannot fail".
+        (the paper's nearest rival) in the method's place. It is judged by the same rule; a
+        reproduced claim whose flip is missing or reproduced too is shown as "not earned". A line
+        above the table says what *flipped* and the signs mean.
 
         Pass every data set the values were computed from: on a fitted stand-in the verdict says
         so with the fit's error, on any other stand-in the claim is not judged. Several calls in
@@ -70,6 +76,59 @@ class Paper:
                 passed.
         """
         return _claims.judge(self.root, self.key, values, data, flips)
+
+    def claim(self, id: str) -> Claim:
+        """A claim as ``claims.yaml`` has it: ``paper.claim("saving").paper`` is the paper's value.
+
+        Figures and sentences read the paper's numbers here, so that none is typed into a cell.
+
+        Raises:
+            UsageError: an unknown id; the message says which are near.
+        """
+        known = {claim.id: claim for claim in _claims.load(self.root, self.key)}
+        if id not in known:
+            raise not_among("claim", id, list(known))
+        return known[id]
+
+    def points(self, name: str = "points") -> pd.DataFrame:
+        """The paper's own points: ``data/papers/<key>/<name>.csv``, a row a point.
+
+        Lines that start with ``#`` are comments: where the points were read, and how exactly.
+
+        Raises:
+            UsageError: no such file; the message names those there are.
+            BadFile: it is no table, or has no row.
+        """
+        return points.load(self.root, self.key, name)
+
+    def rivals(
+        self,
+        make_figure: Callable[[str], Any],
+        rivals: Sequence[str],
+        claims: Callable[[str], Mapping[str, Any]] | None = None,
+        *,
+        label: str = "",
+    ) -> Any:
+        """The headline with a rival of the paper in the method's place, chosen from a menu.
+
+        In JupyterLab and Voilà the menu asks ``make_figure`` again; elsewhere the states are
+        stored in the figure, as :func:`labkit.workbook.explore` does with a list. Below the plot
+        stand the claims with the values under that rival, each judged by the paper's tolerance.
+
+        Args:
+            make_figure: gives the headline figure for a rival's name.
+            rivals: names, the paper's own method first, then its nearest rivals.
+            claims: gives, for a rival's name, claim id -> value with that rival in the method's
+                place (None = cannot be computed). Its data sets were opened by :meth:`data`.
+            label: what the menu says (default: "in the method's place").
+
+        Raises:
+            UsageError: fewer than two rivals, one twice, an unknown claim id, a value of another
+                kind than the claim's, a data set that was not opened, or more than 1 MB of states.
+        """
+        from labkit.workbook.review import rivals as menu
+
+        return menu.figure(self.root, self.key, make_figure, rivals, claims, self.opened, label)
 
     def beside(self, *keys: str) -> tables.Table:
         """This paper and its companions side by side, in the five at-a-glance rows.
@@ -128,7 +187,6 @@ class Paper:
         from IPython.display import Markdown
 
         from labkit.workbook.queue import questions
-        from labkit.workbook.review.explore import is_live
 
         how = f'`labkit ask {self.key} "…"` keeps a question or a remark with this paper.'
         if not is_live():
@@ -150,13 +208,27 @@ class Paper:
 def open_paper(key: str) -> Paper:
     """The paper ``key`` of ``data/papers.bib``.
 
+    In a live session it shows the ways through the notebook, where its cells are tagged with them.
+
     Raises:
         UsageError: the bibliography has no such key; the message says which are near.
     """
     if not gc.get_freeze_count():  # once: what is garbage by the next call would stay too
         gc.freeze()  # what a kernel has imported stays: looking through it again takes 0.2 s
     root = files.project_root()
-    return Paper(key=key, root=root, entry=known_entry(bibliography.load(root), key, root))
+    paper = Paper(key=key, root=root, entry=known_entry(bibliography.load(root), key, root))
+    _show_ways(paper)
+    return paper
+
+
+def _show_ways(paper: Paper) -> None:
+    shell = sys.modules.get("IPython")
+    if not (shell and shell.get_ipython() and is_live()):
+        return
+    from labkit.workbook.review import ways
+
+    if text := ways.markdown(paper.root, paper.key):
+        shell.display.display(shell.display.Markdown(text))
 
 
 def title_markdown(entry: Entry) -> str:

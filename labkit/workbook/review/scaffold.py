@@ -20,10 +20,11 @@ from labkit.kit import page
 from labkit.workbook import normalise, notebooks
 from labkit.workbook.queue import bibliography, reading_queue
 from labkit.workbook.review import claims, glance
-from labkit.workbook.review.anatomy import QUESTIONS, SIZES
+from labkit.workbook.review.anatomy import NEW, QUESTIONS, SIZES
 from labkit.workbook.review.glance import TODO
 from labkit.workbook.review.paper import known_entry, title_markdown
-from labkit.workbook.review.rules.budgets import SPANS
+from labkit.workbook.review.rules.amounts import SPANS
+from labkit.workbook.review.rules.story import CHANGES
 
 if TYPE_CHECKING:
     from nbformat import NotebookNode
@@ -121,19 +122,20 @@ def build(
         title=title_markdown(entry),
         key=entry.key,
         flagship=size == "flagship",
+        num_changes=CHANGES[size],
         glance=lines,
         companions=companions,
         num_questions=QUESTIONS.start,
     )
     kernel = {"display_name": "Python 3 (ipykernel)", "language": "python", "name": "python3"}
-    ours = {"paper": entry.key, "size": size, "datasets": []}
+    ours = {"paper": entry.key, "size": size, "anatomy": NEW, "datasets": []}
     notebook = v4.new_notebook(metadata={"kernelspec": kernel, "labkit": ours})
     notebook.cells = [_cell(part) for part in text.split("=== ")[1:]]
     return notebook
 
 
 def _cell(part: str) -> NotebookNode:
-    """A cell of the template: ``id kind [tag]`` on a line, then its source."""
+    """A cell of the template: ``id kind [tag …]`` on a line, then its source."""
     import nbformat.v4 as v4
 
     header, _, source = part.partition("\n")

@@ -113,15 +113,16 @@ def _steps(
 
 
 def _add_slider(figure: go.Figure, steps: Sequence[Any], first: int, label: str) -> None:
+    below_px = figure.layout.margin.b or 60
     figure.update_layout(
         height=(figure.layout.height or 420) + CONTROL_HEIGHT_PX,
-        margin_b=(figure.layout.margin.b or 60) + CONTROL_HEIGHT_PX,
+        margin_b=below_px + CONTROL_HEIGHT_PX,
         sliders=[
             {
                 "active": first,
                 "steps": steps,
                 "currentvalue": {"prefix": f"{label}: ", "font": {"size": 18}},
-                "pad": {"t": 66, "b": 6},
+                "pad": {"t": below_px + 6, "b": 6},
                 "font": {"size": 14},
                 "bgcolor": figures.PALETTE["bubble"],
                 "activebgcolor": figures.PALETTE["ours"],

@@ -35,6 +35,7 @@ _TABLE = (
     "border-collapse:collapse;border:none;color:inherit;background:transparent;"
     "font-variant-numeric:tabular-nums;margin:0.4em 0;"
 )
+_LEAD = "margin:0.4em 0;padding:0 0.5em;color:inherit;"
 _CAPTION = "caption-side:top;text-align:left;font-weight:600;color:inherit;padding:0.2em 0.5em;"
 
 
@@ -42,9 +43,9 @@ _CAPTION = "caption-side:top;text-align:left;font-weight:600;color:inherit;paddi
 class Table:
     """A DataFrame as a table in a notebook; :meth:`frame` gives the DataFrame back, unrounded.
 
-    ``bold`` is the column to set in bold. Text columns wrap at ``wrap`` characters in plain text;
-    HTML leaves wrapping to the page. ``carried``: what the executed notebook holds besides, by
-    MIME type.
+    ``lead`` is a line above all; ``bold`` is the column to set in bold. Text columns wrap at
+    ``wrap`` characters in plain text; HTML leaves wrapping to the page. ``carried``: what the
+    executed notebook holds besides, by MIME type.
     """
 
     data: pd.DataFrame
@@ -52,6 +53,7 @@ class Table:
     rows: Sequence[Sequence[str]]
     align: Sequence[Literal["left", "right"]]
     caption: str = ""
+    lead: str = ""
     bold: int | None = None
     wrap: int = 48
     carried: Mapping[str, Any] = field(default_factory=dict)
@@ -74,7 +76,8 @@ class Table:
             for header, side in zip(self.headers, self.align, strict=True)
         )
         body = "\n".join(self._html_row(number) for number in range(len(self.rows)))
-        return (
+        lead = f'<p style="{_LEAD}">{_escape(self.lead)}</p>\n' if self.lead else ""
+        return lead + (
             f'<table style="{_TABLE}">\n{caption if self.caption else ""}<thead>'
             f'<tr style="background:transparent;">{head}</tr></thead>\n<tbody>\n{body}\n'
             "</tbody>\n</table>"
@@ -102,7 +105,7 @@ class Table:
         widths = [max(map(len, chain(*cells))) for cells in zip(*blocks, strict=True)]
         head, *body = (list(zip_longest(*block, fillvalue="")) for block in blocks)
         rule = tuple("-" * width for width in widths)
-        lines = [self.caption] if self.caption else []
+        lines = [line for line in (self.lead, self.caption) if line]
         for line in (*head, rule, *chain(*body)):
             cells = zip(line, widths, self.align, strict=True)
             parts = [t.rjust(w) if side == "right" else t.ljust(w) for t, w, side in cells]

@@ -32,11 +32,18 @@ SYMBOLS: dict[Verdict, str] = {
     "reproduced": "✔",
     "same direction": "≈",
     "differs": "✘",
-    "cannot fail": "⊘",
+    "not earned": "⊘",
     "not attempted": "○",
     "not judged": "◇",
 }
 """A verdict's sign. The word stands beside it: neither colour nor shape carries it alone."""
+
+LEGEND = (
+    "flipped: our value with the nearest rival in the method's place. ✔ within the rule it is "
+    "judged by · ≈ outside it, on the paper's side · ✘ neither · ⊘ the rival passes too, so the "
+    "method has not earned it"
+)
+"""What the claims table's column and signs mean; stands above it."""
 
 
 def flipped_words(record: Mapping[str, Any], unit: str = "") -> str:
@@ -110,6 +117,11 @@ class Tally:
                 share = f"{missed.pop('reproduced', 0)} of {sum(counts.values())} reproduced"
                 shares.append((f"{share}{where}, each with its flip", missed))
         return shares
+
+    @property
+    def not_earned(self) -> int:
+        """Reproduced claims whose nearest rival passes as well: not counted as reproduced."""
+        return self.all.get("not earned", 0)
 
     @property
     def all(self) -> dict[Verdict, int]:

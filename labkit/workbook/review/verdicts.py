@@ -22,7 +22,7 @@ EDGE = 1e-9
 
 Judge = Literal["ratio", "absolute", "at-least", "at-most", "between", "ordering", "equal"]
 Verdict = Literal[
-    "reproduced", "same direction", "differs", "cannot fail", "not attempted", "not judged"
+    "reproduced", "same direction", "differs", "not earned", "not attempted", "not judged"
 ]
 Kind = Literal["headline", "mechanism", "consistency", "group"]
 REPRODUCTIONS: tuple[Kind, ...] = ("headline", "mechanism")
@@ -261,7 +261,7 @@ def _problems_of_kind(claim: Claim) -> Iterator[Problem]:
         valid = "the paper's value in `paper`; a bar of our own is `kind: group`"
         yield f"{kind} needs a value of the paper", valid
     if claim.is_reproduction and not claim.flip:
-        valid = "`flip:` says what stands in the method's place: the baseline, the oracle, a no-op"
+        valid = "`flip:` names what stands in the method's place: the paper's nearest rival"
         yield f"{kind} needs a flip", valid
     if claim.flip and not claim.is_reproduction:
         yield f"{kind} takes no flip", "`kind: headline` or `mechanism`, or no `flip`"

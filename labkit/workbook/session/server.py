@@ -106,7 +106,7 @@ def lab_arguments(root: Path, *, collaborative: bool = False) -> list[str]:
     Raises UsageError where it is to be ``collaborative`` without jupyter-collaboration.
     """
     if collaborative and util.find_spec("jupyter_collaboration") is None:
-        raise UsageError("--collaborative needs more: pip install -e '.[lab,collab]'")
+        raise UsageError("--collaborative needs more: pip install -e '.[collab]'")
     never = "jupyterlab.handlers.announcements.NeverCheckForUpdate"
     home = root / HOME / "lab"
     return [
@@ -150,7 +150,8 @@ def serve(
     for variable in ("JUPYTER_CONFIG_PATH", "JUPYTER_PATH"):
         paths = [str(home), os.environ.get(variable, "")]
         os.environ[variable] = os.pathsep.join(filter(None, paths))
-    os.environ["LABKIT_ROOT"] = str(root)
+    if (root / files.MARKER).is_file():  # a panel needs no workbook
+        os.environ["LABKIT_ROOT"] = str(root)
     where = [
         f"--ServerApp.{name}={value}"
         for name, value in (

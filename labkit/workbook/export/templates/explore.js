@@ -55,14 +55,25 @@
     const label = add(knobs, "label", { textContent: slider.currentvalue.prefix });
     const output = add(label, "b", {}, { "aria-hidden": "true" });
     const list = `values-${number}`;
-    const range = add(label, "input", { type: "range", min: 0, max: LENGTH, step: 1 }, { list });
-    const ticks = add(knobs, "datalist", { id: list });
-    at.forEach((place) => add(ticks, "option", { value: place }));
+    /* names, such as a paper's rivals, are chosen from a menu: nothing lies between them */
+    const named = labels.some((text) => Number.isNaN(Number(text)));
+    const range = named ? add(label, "select")
+      : add(label, "input", { type: "range", min: 0, max: LENGTH, step: 1 }, { list });
+    if (named) {
+      output.remove();
+      labels.forEach((text) => add(range, "option", { textContent: text }));
+    } else {
+      const ticks = add(knobs, "datalist", { id: list });
+      at.forEach((place) => add(ticks, "option", { value: place }));
+    }
 
     const show = () => {
-      range.value = at[now.column];
-      output.textContent = labels[now.column];
-      range.setAttribute("aria-valuetext", labels[now.column]);
+      if (named) range.selectedIndex = now.column;
+      else {
+        range.value = at[now.column];
+        output.textContent = labels[now.column];
+        range.setAttribute("aria-valuetext", labels[now.column]);
+      }
       const [data, { title, ...layout }] = rows[now.row][now.column].args;
       const canvas = figure.querySelector(".canvas");
       /* the title's words alone: its place was fitted to the canvas */
@@ -78,12 +89,13 @@
       ArrowLeft: () => now.column - 1, ArrowDown: () => now.column - 1, PageDown: () => now.column - 1,
       Home: () => 0, End: () => labels.length - 1,
     };
-    range.addEventListener("keydown", (event) => {
+    if (named) range.addEventListener("change", () => move(range.selectedIndex));
+    else range.addEventListener("keydown", (event) => {
       if (!keys[event.key]) return;
       event.preventDefault();
       move(keys[event.key]());
     });
-    range.addEventListener("input", () => {
+    if (!named) range.addEventListener("input", () => {
       const far = at.map((place) => Math.abs(place - range.value));
       move(far.indexOf(Math.min(...far)));
     });

@@ -1,16 +1,19 @@
 """The rules a notebook is checked by, as one table; ``labkit check --rules`` lists them."""
 
 from labkit.workbook.review.rules import (
-    budgets,
+    amounts,
+    code,
     content,
     facts,
     literals,
     outputs,
     prose,
+    story,
     structure,
 )
-from labkit.workbook.review.rules.rule import RULES, Remark
+from labkit.workbook.review.rules.rule import RULES, Remark, Rule
 
-__all__ = ["RULES", "Remark"]
+__all__ = ["RULES", "Remark", "Rule"]
 
-assert all((structure, budgets, content, prose, facts, literals, outputs))  # fill the table
+_MODULES = (structure, story, content, code, amounts, prose, facts, literals, outputs)
+assert all(_MODULES)  # importing them fills the table

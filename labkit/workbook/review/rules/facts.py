@@ -5,15 +5,15 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterator
-from typing import Any
 
 from labkit.errors import not_among
 from labkit.workbook import notebooks
 from labkit.workbook.queue import bibliography, reading_queue
 from labkit.workbook.review import claims as claims_file
 from labkit.workbook.review import glance
-from labkit.workbook.review.anatomy import TODO, Section, Subject
+from labkit.workbook.review.anatomy import NEW, TODO, Section, Subject
 from labkit.workbook.review.rules.rule import Remark, rule, section_rule
+from labkit.workbook.review.verdicts import Claim, are_numbers, numbers
 
 _OURS = ("our_value", "ratio", "verdict", "flip_value", "flip_verdict", "can_fail", "fitted")
 """What of a stored claim our values decide, not the claims file."""
@@ -123,8 +123,8 @@ def stored_claims_are_current(subject: Subject, section: Section) -> Iterator[Re
         if changed:
             problem = f"stored claim {claim.id!r} has another {', '.join(changed)} than claims.yaml"
             yield Remark(section.first, problem, refresh)
-        if record["verdict"] == "cannot fail":
-            problem = f"claim {claim.id!r} cannot fail: {_why(record)}"
+        if record["verdict"] == "not earned" and record.get("flip_verdict") is None:
+            problem = f"claim {claim.id!r} is not earned: its flip was never computed"
             yield Remark(section.first, problem, f"flips={{{claim.id!r}: …}} with {claim.flip}")
         if record["verdict"] == "not judged" or record.get("fitted") is not None:
             problem = f"stored claim {claim.id!r} was computed from stand-in data"
@@ -133,10 +133,43 @@ def stored_claims_are_current(subject: Subject, section: Section) -> Iterator[Re
         yield Remark(section.first, f"stored claim {name!r} is not in claims.yaml", refresh)
 
 
-def _why(record: dict[str, Any]) -> str:
-    if record.get("flip_verdict") is None:
-        return "its flip was never computed"
-    return f"with the flip in the method's place it is reproduced too ({record['flip_value']})"
+_SCALES = {"thousand": 1e3, "million": 1e6, "billion": 1e9, "trillion": 1e12}
+_PRINTED = re.compile(rf"(\d[\d,]*(?:\.\d+)?)\s*({'|'.join(_SCALES)})?", re.I)
+
+
+@section_rule(
+    "claims",
+    "every number of the abstract is a claim's, or has its reason in `not_claims`",
+    name="abstract",
+    anatomy=NEW,
+)
+def abstract_is_accounted_for(subject: Subject, section: Section) -> Iterator[Remark]:
+    content = claims_file.load_file(subject.root, subject.key)
+    if content.abstract_numbers is None:
+        fix = 'every number of the abstract, as printed: `abstract_numbers: ["28.4 %", …]`, or []'
+        yield Remark(section.first, "claims.yaml does not list the abstract's numbers", fix)
+        return
+    judged = {value for claim in content.claims for value in _values(claim)}
+    reasons = [_plain(number.number) for number in content.not_claims]
+    for text in content.abstract_numbers:
+        printed = [
+            float(digits.replace(",", "")) * _SCALES.get(scale.lower(), 1)
+            for digits, scale in _PRINTED.findall(text)
+        ]
+        is_judged = bool(printed) and judged.issuperset(printed)
+        if TODO in text:
+            problem = "the abstract's numbers in claims.yaml are still to be written"
+            yield Remark(section.first, problem, "each as printed")
+        elif not is_judged and not any(_plain(text) in reason for reason in reasons):
+            problem = f"the abstract's {text!r} is neither a claim nor among `not_claims`"
+            yield Remark(section.first, problem, "a claim, or its reason in `not_claims`")
+
+
+def _values(claim: Claim) -> list[float]:
+    """The paper's values of a claim, those of a fraction as the abstract prints them too."""
+    values = numbers(claim.paper) if are_numbers(claim.paper) else []
+    shares = values if claim.unit == "fraction" else []
+    return values + [float(f"{100 * value:.6g}") for value in shares]
 
 
 @section_rule("companions", "every companion is in the bibliography", name="companions-known")

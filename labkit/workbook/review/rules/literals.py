@@ -1,13 +1,16 @@
-"""No typed number reaches ``paper.claims``: every value and every flip comes out of code."""
+"""No typed number reaches ``paper.claims``: every value and every flip comes out of code, and the
+paper's numbers out of its files."""
 
 from __future__ import annotations
 
 import ast
+import re
 from collections import defaultdict
 from collections.abc import Iterator
 
-from labkit.workbook.review.anatomy import Cell, Subject
+from labkit.workbook.review.anatomy import NEW, Cell, Subject
 from labkit.workbook.review.rules.rule import Remark, rule
+from labkit.workbook.review.verdicts import are_numbers, numbers
 
 _CONVERSIONS = {
     "abs",
@@ -178,3 +181,70 @@ def _arguments(
             yield from _entries(names, argument, seen)
     for keyword in call.keywords:
         yield keyword.arg or "", keyword.value
+
+
+# ---------------------------------------------------------------- the paper's numbers in a cell
+
+_NUMBER = re.compile(r"(?<![\w.,-])\d[\d,]*(?:\.\d+)?(?![\w,]|\.\d)")
+_CONVERSIONS_BY = (ast.Mult, ast.Div, ast.Pow, ast.FloorDiv, ast.Mod)
+
+
+@rule(
+    "paper-literals",
+    "no number of the paper is typed into a cell: paper.claim(ID).paper or paper.points(NAME)",
+    anatomy=NEW,
+)
+def no_typed_numbers_of_the_paper(subject: Subject) -> Iterator[Remark]:
+    """Looks for the values of headline and mechanism claims; round numbers, which stand for many
+    things, and whole factors, which convert units, are left alone."""
+    known = {value: claim for claim, value in _telling_values(subject)}
+    for cell in subject.code:
+        if cell.section_tag == "parameters" or cell.tree is None:
+            continue
+        found = [value for value in _typed_in(cell.tree) if value in known]
+        for value in dict.fromkeys(found):
+            claim = known[value]
+            fix = f"paper.claim({claim!r}).paper, or a row of paper.points(…)"
+            yield Remark(cell, f"{value:g} is the paper's value of claim {claim!r}", fix)
+
+
+def _telling_values(subject: Subject) -> Iterator[tuple[str, float]]:
+    """The paper's values by which a reader would know a claim, fractions in per cent too."""
+    for claim in subject.claims:
+        if not claim.is_reproduction or not are_numbers(claim.paper):
+            continue
+        for value in numbers(claim.paper):
+            as_printed = [value, float(f"{100 * value:.6g}")]
+            for shown in as_printed if claim.unit == "fraction" else [value]:
+                if _is_telling(shown):
+                    yield claim.id, shown
+
+
+def _is_telling(value: float) -> bool:
+    """Whether nobody types ``value`` by chance: two digits or more, or large; no power of two.
+
+    >>> [value for value in (0.284, 76.0, 1000.0, 8.0, 0.5, 64.0, 20.0) if _is_telling(value)]
+    [0.284, 76.0, 1000.0]
+    """
+    digits = f"{abs(value):.6e}".split("e")[0].rstrip("0").replace(".", "")
+    is_power = value.is_integer() and int(value).bit_count() == 1
+    return abs(value) >= 1000 or (len(digits) > 1 and not is_power)
+
+
+def _typed_in(tree: ast.Module) -> Iterator[float]:
+    factors = {
+        id(part)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.BinOp) and isinstance(node.op, _CONVERSIONS_BY)
+        for part in (node.left, node.right)
+    }
+    for node in ast.walk(tree):
+        if not isinstance(node, ast.Constant) or isinstance(node.value, bool):
+            continue
+        if isinstance(node.value, str):
+            for text in _NUMBER.findall(node.value):
+                yield float(text.replace(",", ""))
+        elif isinstance(node.value, int | float):
+            value = float(node.value)
+            if id(node) not in factors or not value.is_integer():
+                yield value

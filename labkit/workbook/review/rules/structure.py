@@ -1,4 +1,4 @@
-"""What a notebook is made of: sections, tags, budgets, metadata, parameters."""
+"""What a notebook is made of: sections, tags, metadata, parameters."""
 
 from __future__ import annotations
 
@@ -8,7 +8,18 @@ from collections.abc import Iterator
 
 from labkit.errors import LabkitError, did_you_mean
 from labkit.workbook import notebooks
-from labkit.workbook.review.anatomy import CELL_TAGS, OPTIONAL, SECTIONS, SIZES, TODO, Cell, Subject
+from labkit.workbook.review.anatomy import (
+    CELL_TAGS,
+    NEW,
+    NEW_SECTIONS,
+    OPTIONAL,
+    SECTIONS,
+    SIZES,
+    TODO,
+    WAYS,
+    Cell,
+    Subject,
+)
 from labkit.workbook.review.rules.rule import Remark, rule
 
 OTHER_TAGS = (
@@ -20,7 +31,7 @@ OTHER_TAGS = (
     *(f"{verb}-{what}" for verb in ("hide", "remove") for what in ("input", "output", "cell")),
 )
 NOTEBOOK_METADATA = {"kernelspec", "language_info", "labkit"}
-OURS = {"paper", "size", "datasets", "outputs"}
+OURS = {"paper", "size", "anatomy", "datasets", "outputs"}
 CELL_METADATA = {"tags", "slideshow", "jupyter"}
 
 _GENERATED_ID = re.compile(r"^(?=.*\d)[0-9a-f]{8}(-?[0-9a-f]{4}){0,3}(-?[0-9a-f]{12})?$")
@@ -53,7 +64,7 @@ def nothing_left_to_write(subject: Subject) -> Iterator[Remark]:
 def sections_in_order(subject: Subject) -> Iterator[Remark]:
     present = [section.tag for section in subject.sections]
     for tag in SECTIONS:
-        if tag not in present and tag not in OPTIONAL:
+        if tag not in present and tag not in (*OPTIONAL, *NEW_SECTIONS):
             yield Remark(None, f"no cell is tagged {tag!r}", f"the section {tag!r}: {_place(tag)}")
     latest = -1
     for section in subject.sections:
@@ -83,7 +94,7 @@ def title_first(subject: Subject) -> Iterator[Remark]:
 
 @rule("tags", "tags are the anatomy's, or ones our tools know")
 def tags_are_known(subject: Subject) -> Iterator[Remark]:
-    known = (*SECTIONS, *CELL_TAGS, *OTHER_TAGS)
+    known = (*SECTIONS, *CELL_TAGS, *WAYS, *OTHER_TAGS)
     for cell in subject.cells:
         for tag in cell.tags:
             hint = "" if tag in known else did_you_mean(tag, known, most=1)
@@ -116,19 +127,41 @@ def _text(call: ast.Call) -> str:
     return str(first.value) if isinstance(first, ast.Constant) else ""
 
 
-@rule("python", "code cells are plain Python: no magics, no shell, no classes")
+@rule(
+    "imports",
+    "the 'setup' cell holds imports and `paper = workbook.open_paper(KEY)`, nothing else",
+    anatomy=NEW,
+)
+def setup_only_imports(subject: Subject) -> Iterator[Remark]:
+    for cell in subject.tagged("setup"):
+        body = cell.tree.body if cell.tree else []
+        if more := [node for node in body if not _imports_or_opens(node)]:
+            line = ast.unparse(more[0]).splitlines()[0]
+            fix = "a cell of its own, after a sentence that says what it is for"
+            yield Remark(cell, f"more than imports: {line[:60]}", fix)
+
+
+def _imports_or_opens(node: ast.stmt) -> bool:
+    opens = isinstance(node, ast.Assign) and any(notebooks.calls(node, "open_paper"))
+    return opens or isinstance(node, ast.Import | ast.ImportFrom)
+
+
+@rule("python", "code cells are plain Python: no magics, no shell; classes in the mechanism alone")
 def plain_python(subject: Subject) -> Iterator[Remark]:
+    mechanism = subject.section("mechanism")
     for cell in subject.code:
         for line in cell.magics:
             yield Remark(cell, f"not Python: {line}", "plain Python, which tests can read too")
         if cell.tree is None:
             yield Remark(cell, "the code does not parse", "valid Python")
         for node in ast.walk(cell.tree) if cell.tree else ():
-            if isinstance(node, ast.ClassDef):
-                yield Remark(cell, f"defines class {node.name}", "classes belong into labkit")
+            shown = mechanism is not None and cell in mechanism.cells
+            if isinstance(node, ast.ClassDef) and not shown:
+                fix = "classes belong into labkit, or into the mechanism where they are its idea"
+                yield Remark(cell, f"defines class {node.name}", fix)
 
 
-@rule("metadata", "metadata hold the kernel, {paper, size, datasets, outputs}, tags, no more")
+@rule("metadata", "metadata hold the kernel, {paper, size, anatomy, datasets, outputs}, tags")
 def lean_metadata(subject: Subject) -> Iterator[Remark]:
     metadata = subject.notebook.metadata
     for name in sorted(set(metadata) - NOTEBOOK_METADATA):
@@ -144,7 +177,10 @@ def lean_metadata(subject: Subject) -> Iterator[Remark]:
         yield Remark(None, f"metadata labkit.{name}", f"only {', '.join(sorted(OURS))}")
     if not subject.size:
         problem = f"labkit.size is {ours.get('size')!r}"
-        yield Remark(None, problem, f"{' or '.join(map(repr, SIZES))}: its budgets follow from it")
+        yield Remark(None, problem, f"{' or '.join(map(repr, SIZES))}: the amounts follow from it")
+    if ours.get("anatomy", NEW) != NEW:
+        fix = f"{NEW}, or no such key where the notebook is in the first form"
+        yield Remark(None, f"labkit.anatomy is {ours['anatomy']!r}", fix)
     for cell in subject.cells:
         for name in sorted(set(cell.node.metadata) - CELL_METADATA):
             yield Remark(cell, f"cell metadata {name!r}", "remove it (`labkit refresh` does)")

@@ -1,1 +1,0 @@
-"""Where a job stands: reserved cells, links between racks, tasks on mixed GPUs."""

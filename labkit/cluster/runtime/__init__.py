@@ -1,1 +1,0 @@
-"""Tasks of milliseconds: a two-level scheduler, and a runtime that recovers by lineage."""

@@ -1,0 +1,207 @@
+"""Choosing a plan: the best stages for an objective, and a bound that no stages beat."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import NamedTuple
+
+import numpy as np
+
+from labkit.errors import BadValue, UsageError
+from labkit.kit.describe import Count, Positive, checked
+from labkit.planner.chain import Chain
+from labkit.planner.cluster import Cluster, Level
+from labkit.planner.costing import Costing, CostingName, StageCosts, as_costing
+from labkit.planner.latency import Flush, Search
+from labkit.planner.plans import Objective, Plan, microbatches, one_level
+from labkit.planner.throughput import Program, Stage
+
+_LARGEST = 4 * 10**7
+"""Numbers in a table of stages that ``latency`` and ``flush`` hold in memory at most."""
+_TIE = 1e-9
+"""Costs this near to each other, as a share, count as equal."""
+
+
+class _Answer(NamedTuple):
+    """What a planner found."""
+
+    stages: Sequence[Stage]
+    cost_s: float
+    bound_s: float
+    evaluations: int
+
+
+@checked
+def plan(
+    chain: Chain,
+    cluster: Cluster,
+    *,
+    objective: Objective = "throughput",
+    costing: Costing | CostingName = "ring",
+    num_microbatches: Count | None = None,
+    straight: bool = False,
+    memory_bytes: Positive | None = None,
+    tolerance: Positive = 1e-6,
+) -> Plan:
+    """The best stages of a chain on a cluster.
+
+    All devices are used unless fewer are faster.
+
+    Args:
+        objective: ``throughput``: seconds a minibatch of an asynchronous pipeline (PipeDream);
+            ``latency``: of an iteration of microbatches by DAPPLE's formula; ``flush``: of one in
+            which nothing overlaps.
+        costing: how compute and traffic add up; only its bytes count where microbatches flush.
+        num_microbatches: of an iteration, for ``latency`` and ``flush``.
+        straight: one device a stage.
+        memory_bytes: of a device, with a version of weights and activations for each minibatch in
+            flight; for ``throughput`` on one level.
+        tolerance: how far, as a share, the cost of ``latency`` and ``flush`` may stay above the
+            bound.
+
+    Raises:
+        UsageError: no plan fits, or the objective cannot take the cluster or the option.
+
+    Source: PipeDream §3.1 (throughput), DAPPLE §IV (latency).
+
+    >>> chain = Chain.even(4, forward_s=0.01, backward_s=0.02)
+    >>> plan(chain, Cluster.flat(2, bandwidth_bytes_per_s=1e9)).cost_s
+    0.06
+    """
+    flushes = microbatches(objective, num_microbatches)
+    costs = StageCosts.of(chain, cluster.levels[0], as_costing(costing))
+    if objective == "throughput":
+        answer = _asynchronous(costs, cluster, straight, memory_bytes)
+    else:
+        one_level(cluster, f"objective {objective!r}")
+        if memory_bytes is not None:
+            raise BadValue("memory_bytes limits plans of objective 'throughput' alone")
+        hidden = objective == "latency"
+        flush = flush_costs(costs, flushes, hidden=hidden, straight=straight)
+        answer = _flushing(costs, flush, straight, tolerance)
+    return Plan(
+        chain=chain,
+        cluster=cluster,
+        objective=objective,
+        costing=costs.costing,
+        stages=tuple(answer.stages),
+        cost_s=float(answer.cost_s),
+        bound_s=float(answer.bound_s),
+        evaluations=answer.evaluations,
+        num_microbatches=num_microbatches,
+    )
+
+
+# ---------------------------------------------------------------- throughput
+
+
+def _asynchronous(
+    costs: StageCosts, cluster: Cluster, straight: bool, memory_bytes: float | None
+) -> _Answer:
+    if len(cluster.levels) == 1:
+        return _one_level(costs, memory_bytes, straight)
+    if memory_bytes is not None or straight:
+        raise UsageError("memory_bytes and straight take a flat cluster; got 2 levels")
+    return _two_levels(costs, cluster.levels[1])
+
+
+def _one_level(costs: StageCosts, memory_bytes: float | None, straight: bool) -> _Answer:
+    first = np.array([0])
+    program = Program(costs=costs, starts=first, memory_bytes=memory_bytes, straight=straight)
+    best_s = program.solved[0][0, :, -1]  # by number of units
+    units = _fewest(best_s)
+    chosen = program.stages(0, units, len(costs.chain))
+    return _Answer(chosen, best_s[units], best_s[units], program.evaluations)
+
+
+def _fewest(best_s: np.ndarray) -> int:
+    """All units, or the fewest of those numbers that are faster still."""
+    least_s = best_s.min()
+    if best_s[-1] <= least_s * (1 + _TIE):
+        return len(best_s) - 1
+    return int(np.flatnonzero(best_s <= least_s * (1 + _TIE))[0])
+
+
+def _two_levels(costs: StageCosts, between: Level) -> _Answer:
+    """The best stages of machines, each of which runs the best stages on its own devices."""
+    layers = len(costs.chain)
+    inner = Program(costs=costs, starts=np.arange(layers), machines=True)
+    times, weights = inner.solved
+    devices = times.argmin(1)  # of a machine, by first layer and end
+    compute = np.full((layers + 1, layers + 1), np.inf)
+    synced = np.zeros_like(compute)
+    compute[:-1] = np.take_along_axis(times, devices[:, None], 1)[:, 0]
+    synced[:-1] = np.take_along_axis(weights, devices[:, None], 1)[:, 0]
+    machines = replace(costs, level=between, compute_s=compute, synced_bytes=synced)
+    outer = Program(costs=machines, starts=np.array([0]))
+    best_s = outer.solved[0][0, :, -1]
+    units = _fewest(best_s)
+    chosen = []
+    for stage in outer.stages(0, units, layers):
+        inside = inner.stages(stage.first, int(devices[stage.first, stage.end]), stage.end)
+        chosen.append(stage._replace(inside=tuple(inside)))
+    return _Answer(chosen, best_s[units], best_s[units], inner.evaluations + outer.evaluations)
+
+
+# ---------------------------------------------------------------- flushed pipelines
+
+
+def flush_costs(
+    costs: StageCosts, num_microbatches: int, *, hidden: bool, straight: bool = False
+) -> Flush:
+    """The costs of every possible stage of a pipeline that flushes.
+
+    Args:
+        hidden: whether all-reduces run while earlier stages still work.
+        straight: one device a stage.
+
+    Raises:
+        UsageError: the table would not fit into memory.
+    """
+    num_layers = len(costs.chain)
+    devices = costs.level.count
+    size = devices * (num_layers + 1) ** 2
+    if size > _LARGEST:
+        raise UsageError(
+            f"{num_layers} layers on {devices} devices need a table of {size:.2g} numbers; valid: "
+            f"at most {_LARGEST:.0e}, as Chain.coarse() makes"
+        )
+    return Flush.of(costs, num_microbatches, hidden=hidden, straight=straight)
+
+
+def _flushing(costs: StageCosts, flush: Flush, straight: bool, tolerance: float) -> _Answer:
+    """The exact search, from the best of the plans whose largest block is least."""
+    start = min(by_largest_block(costs, straight=straight), key=flush.cost_s)
+    search = Search(flush, tolerance, start)
+    bound_s = search.run()
+    return _Answer(search.best, search.cost_s, bound_s, search.evaluations)
+
+
+def by_largest_block(costs: StageCosts, *, straight: bool = False) -> Iterator[list[Stage]]:
+    """Plans whose largest block is least, the ones that DAPPLE's published planner tries.
+
+    1. For each number of devices, the stages whose largest block is least, with and without
+       replicas.
+    2. Each of them also replicated as often as the devices allow.
+    3. All plans of two stages.
+
+    Args:
+        straight: one device a stage.
+    """
+    devices = costs.level.count
+    num_layers = len(costs.chain)
+    free = replace(costs.costing, gradient_passes=1e-300, combine="max")
+    for alone in {straight, True}:
+        program = Program(costs=replace(costs, costing=free), starts=np.array([0]), straight=alone)
+        for units in range(1, devices + 1):
+            if np.isfinite(program.solved[0][0, units, -1]):
+                stages = program.stages(0, units, num_layers)
+                yield stages
+                if not straight:
+                    times = devices // units
+                    yield [stage._replace(replicas=stage.replicas * times) for stage in stages]
+    for units in range(1, min(2, devices) if straight else devices):
+        other = 1 if straight else devices - units
+        for cut in range(1, num_layers):
+            yield [Stage(0, cut, units), Stage(cut, num_layers, other)]

@@ -1,0 +1,93 @@
+"""The same requests at several loads: a table of runs, or the highest load that still fits."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from labkit.errors import BadValue
+from labkit.kit.describe import Count, Positive, Share, checked
+from labkit.serving.generation.batcher import Batcher, Batching
+from labkit.serving.generation.replica import simulate
+from labkit.serving.generation.tokens import TokenProfile
+from labkit.serving.requests import Requests
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+@checked
+def sweep(
+    requests: Requests,
+    profile: TokenProfile,
+    batchers: Mapping[str, Batcher | Batching],
+    rates_per_s: Sequence[Positive],
+) -> pd.DataFrame:
+    """The same requests at several rates under several batchers: one row each.
+
+    Args:
+        batchers: by the name that the column ``batcher`` shows.
+        rates_per_s: mean rates to which the requests' gaps are stretched.
+
+    Returns:
+        The name of the batcher, and the columns of :meth:`Run.summary`.
+    """
+    import pandas as pd
+
+    streams = [requests.at_rate(rate) for rate in dict.fromkeys(rates_per_s)]
+    rows = []
+    for name, batcher in batchers.items():
+        for stream in streams:
+            rows.append({"batcher": name} | simulate(stream, profile, batcher).summary())
+    return pd.DataFrame(rows)
+
+
+@checked
+def highest_load(
+    attainment: Callable[[float], float],
+    low: Positive,
+    high: Positive,
+    *,
+    target: Share = 0.99,
+    steps: Count = 8,
+) -> float:
+    """The highest load at which a server still attains its target, by bisection of its logarithm.
+
+    Args:
+        attainment: the share of requests in time at a load: a rate, a burstiness.
+        low, high: where to look; ``low`` is returned where even that fails.
+        target: the share that is enough.
+        steps: halvings of the interval.
+
+    Raises:
+        BadValue: ``high`` is not above ``low``.
+
+    >>> highest_load(lambda load: 1.0 if load <= 8 else 0.5, 1, 64, steps=20)
+    8.0
+    """
+    if high <= low:
+        raise BadValue(f"highest_load: high must be above low; got {low} and {high}")
+    try:
+        if attainment(high) >= target:
+            return high
+    except TypeError as error:
+        raise BadValue(f"highest_load: attainment must map a load to a share; {error}") from None
+    return bisected(lambda load: attainment(load) >= target, low, high, steps)
+
+
+def bisected(fits: Callable[[float], bool], low: float, high: float, steps: int) -> float:
+    """The highest load that fits, by bisection of its logarithm.
+
+    Args:
+        fits: whether a load fits.
+        low: a load that fits; it is returned where no other does.
+        high: a load that does not fit.
+        steps: halvings of the interval.
+    """
+    for _ in range(steps):
+        middle = (low * high) ** 0.5
+        if fits(middle):
+            low = middle
+        else:
+            high = middle
+    return low

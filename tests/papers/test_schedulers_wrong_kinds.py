@@ -1,0 +1,102 @@
+"""Public descriptions and functions of papers on clusters, fed with every wrong kind."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from labkit import cluster
+from labkit.papers import (
+    elasticflow,
+    gandiva,
+    gavel,
+    hare,
+    hived,
+    liquid,
+    mlaas,
+    pollux,
+    ray,
+    tiresias,
+)
+from tests.wrong_kinds import WRONG, problem, problems
+
+OWNED = cluster.Trace(arrival_s=[0, 1], duration_s=[2, 3], gpus=[1, 2], tenant=("a", "b"))
+CELLS = hived.Hierarchy()
+RATES = cluster.Rates(kinds=("",), gpus=(1, 2), work_per_s=[[1.0, 1.5]])
+RACKS = liquid.Racks(racks=1, nodes=2, gpus=2, node_bytes_per_s=1.0, rack_bytes_per_s=1.0)
+WORKERS = liquid.draw_workers(RACKS, num_jobs=2, load=0.5)
+ROUNDS = hare.Rounds(
+    arrival_s=[0.0], weight=[1.0], rounds=[1], tasks=[1], task_s=[[1.0]], sync_s=[0.1]
+)
+DISPATCH = ray.Dispatch(nodes=2)
+TABLE = cluster.Throughputs(
+    kinds=("",), gpu_types=("gpu",), alone=np.ones((1, 1)), shared=np.ones((1, 1, 1))
+)
+GPUS = cluster.Cluster.nodes(1, gpus=4)
+DESCRIPTIONS: list[Any] = [CELLS, RACKS, WORKERS, ROUNDS, DISPATCH, elasticflow.edf()]
+FUNCTIONS: dict[Callable[..., Any], dict[str, Any]] = {
+    gavel.figure_speeds: {"table": TABLE},
+    gandiva.search_hours: {"policy": cluster.fifo(), "num_trials": 3, "seeds": range(2)},
+    hived.Buddies: {"hierarchy": CELLS, "roots": {"node": 1}},
+    hived.Reserved: {"hierarchy": CELLS, "cells": {"node": 1}, "physical": None},
+    ray.Runtime: {},
+    ray.dispatch_tasks: {"dispatch": DISPATCH, "tasks_per_s": 10.0, "num_tasks": 9},
+    hare.draw_rounds: {
+        "steps_per_s": [[1.0, 2.0]],
+        "counts": (1, 1),
+        "num_jobs": 2,
+        "load": 0.5,
+    },
+    liquid.draw_workers: {"racks": RACKS, "num_jobs": 2, "load": 0.5},
+    elasticflow.edf: {},
+    elasticflow.policy: {},
+    mlaas.estimates: {"trace": OWNED, "by": ["tenant"]},
+    liquid.evolve: {"jobs": WORKERS, "racks": RACKS, "population": 4, "generations": 2},
+    elasticflow.figure_scaling: {"rates": RATES},
+    tiresias.gittins: {"service_gpu_s": [1.0, 2.0, 5.0]},
+    tiresias.gittins_index: {"service": [1.0, 2.0], "attained": [0.0]},
+    ray.mean_latency_s: {"dispatch": DISPATCH, "tasks_per_s": 10.0},
+    hived.nodes_for: {"trace": OWNED, "most_load": 0.8},
+    liquid.place: {"racks": RACKS, "free": [2, 2], "gpus": 1},
+    liquid.compare: {"racks": RACKS, "batches": [WORKERS], "hows": ["best-fit"]},
+    hived.refusals: {
+        "hierarchy": CELLS,
+        "roots": {"node": 2},
+        "tenants": {"a": {"node": 2}},
+        "requests": 50,
+    },
+    liquid.simulate: {"jobs": WORKERS, "racks": RACKS, "how": "best-fit"},
+    hare.schedule: {"jobs": ROUNDS},
+    hived.simulate: {
+        "trace": OWNED,
+        "tenants": {"a": {"node": 1}, "b": {"node": 1}},
+        "policy": cluster.fifo(),
+        "sharing": "quota",
+    },
+    tiresias.slices: {"quantum_s": 60.0, "longest_s": 300.0},
+    elasticflow.time_slicing: {},
+    pollux.train: {"work": None, "cluster": GPUS, "policy": "fair", "goodput": {}},
+    pollux.workload: {},
+}
+
+
+@pytest.mark.parametrize("valid", DESCRIPTIONS, ids=lambda value: type(value).__name__)
+def test_fields(valid: Any) -> None:
+    given = {field.name: getattr(valid, field.name) for field in fields(valid) if field.init}
+    assert problems(type(valid), given, given, WRONG) == []
+    assert problem(lambda: type(valid)(**given, nonsense=1)) == ""
+    assert problem(lambda: type(valid)("text", 5, None)) == ""
+
+
+@pytest.mark.parametrize("function", FUNCTIONS, ids=lambda value: value.__qualname__)
+def test_arguments(function: Callable[..., Any], tmp_path: Path, monkeypatch: Any) -> None:
+    monkeypatch.chdir(tmp_path)
+    given = FUNCTIONS[function]
+    assert problems(function, given, inspect.signature(function).parameters, WRONG) == []
+    assert problem(lambda: function(**given, nonsense=1)) == ""
