@@ -14,7 +14,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import partial
 from math import prod
-from typing import Any
 
 from labkit.errors import BadValue
 from labkit.kit.describe import Count, NonNegative, checked
@@ -351,15 +350,16 @@ def step_collectives(
     spread: Count = 1,
     stride: Count = 1,
 ) -> tuple[Collective, ...]:
-    """The data-parallel collectives of one training step.
+    """List the data-parallel collectives of one training step.
 
     Stages 0–2 move two model sizes, stage 3 three. With several micro-batches a step, stages 2 and
     3 reduce-scatter each one's gradients and stage 3 gathers the parameters for each; stages 0 and
     1 reduce the sum once, and so do the groups of MiCS among each other.
 
     Args:
+        parallel, recipe: the ranks that share the work, and their number formats.
         elements: what a rank holds before ZeRO.
-        ranks_per_node: of a node.
+        ranks_per_node: how many ranks a node has.
         num_units: calls of each pass, one a layer.
         spread: over how many of the ranks the elements (experts) are spread before.
         stride: the distance between neighbours of a group, the ranks that other kinds of
@@ -398,10 +398,21 @@ def step_collectives(
         backward = call(Phase.BACKWARD, "all-gather", "parameters", whole, near, text, often)
     if dp == group:
         return forward, backward, scatter
-    shards = call(Phase.STEP, "all-reduce", "gradient shards", gradients / group, dp // group, "")
-    apart = placed(dp // group, group * stride, ranks_per_node)
-    named: dict[str, Any] = {"formula": "G/group, once a step", "source": "MiCS §3"}
-    return forward, backward, scatter, replace(shards, num_calls=1, **apart, **named)
+    between = _sum_of_groups(gradients / group, dp // group, group * stride, ranks_per_node)
+    return forward, backward, scatter, between
+
+
+def _sum_of_groups(message: float, size: int, stride: int, ranks_per_node: int) -> Collective:
+    """Sum gradient shards once a step between the groups of MiCS, which lie ``stride`` apart."""
+    return Collective(
+        phase=Phase.STEP,
+        kind="all-reduce",
+        what="gradient shards",
+        message_bytes=message,
+        formula="G/group, once a step",
+        source="MiCS §3",
+        **placed(size, stride, ranks_per_node),
+    )
 
 
 def _call(

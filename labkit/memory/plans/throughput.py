@@ -314,14 +314,16 @@ def rivals(
     accumulation: Count = 1,
     host: Update | None = None,
 ) -> pd.DataFrame:
-    """One job by the methods that compete for it.
+    """Run one job by each of the methods that compete for it.
 
     Layers are recomputed. Tensor parallelism and ZeRO++'s second copy span a node; its hpZ alone
     quantises nothing, the whole sends int8 weights and int4 gradients.
 
     Args:
+        model: what is trained.
+        cluster: its rates.
         methods: those wanted beside ZeRO-3; None for all.
-        gpus: of the job.
+        gpus: how many the job has.
         partition_group: GPUs of a group of MiCS.
         seq, micro_batch, accumulation: tokens of a sample, samples a GPU at a time, and how often
             in a step.
@@ -336,9 +338,28 @@ def rivals(
         UsageError: there is no such method.
         BadValue: the nodes of the cluster or the groups do not divide the GPUs.
     """
-    node = cluster.ranks_per_node
     usual = Recipe.mixed_adam(accumulation=accumulation)
-    away = replace(usual, offload_gradients="cpu", offload_optimizer="cpu")
+    ways = _ways(gpus, cluster.ranks_per_node, partition_group, usual, offloads=host is not None)
+    rows = []
+    for name in ways if methods is None else dict.fromkeys(["ZeRO-3", *methods]):
+        if name not in ways:
+            raise not_among("method", name, ways)
+        parallel, recipe = ways[name]
+        batch = Batch(seq=seq, micro_batch=micro_batch * parallel.tp, recompute="full")
+        plan = Plan(model=model, parallel=parallel, recipe=recipe, batch=batch)
+        on_host = host if recipe.offload_optimizer == "cpu" else None
+        step = updated_step(plan, cluster, on_host) if on_host else throughput(plan, cluster)
+        rows.append([name, step.flops_per_s, step.step_s - step.compute_s, plan.states_bytes])
+    columns = ["method", "gpu_flops_per_s", "traffic_s", "states_bytes"]
+    table = pd.DataFrame(rows, columns=columns).set_index("method")
+    rate = table["gpu_flops_per_s"]
+    return table.assign(gain=rate / rate["ZeRO-3"])
+
+
+def _ways(
+    gpus: int, node: int, partition_group: int, usual: Recipe, *, offloads: bool
+) -> dict[str, tuple[Parallel, Recipe]]:
+    """How each method spreads a job over the GPUs, and in which number formats."""
     quantised = replace(usual, gather="int8", reduce="int4")
     ways = {
         "Megatron-LM": (Parallel(tp=node, dp=gpus // node), usual),
@@ -348,19 +369,7 @@ def rivals(
         "ZeRO++": (Parallel(dp=gpus, zero=3, secondary_group=node), quantised),
         "MiCS": (Parallel(dp=gpus, zero=3, partition_group=partition_group), usual),
     }
-    if host:
+    if offloads:
+        away = replace(usual, offload_gradients="cpu", offload_optimizer="cpu")
         ways["Megatron-LM, ZeRO-Offload"] = (Parallel(tp=node, dp=gpus // node, zero=2), away)
-    rows = []
-    for name in ways if methods is None else dict.fromkeys(["ZeRO-3", *methods]):
-        if name not in ways:
-            raise not_among("method", name, ways)
-        parallel, recipe = ways[name]
-        batch = Batch(seq=seq, micro_batch=micro_batch * parallel.tp, recompute="full")
-        plan = Plan(model=model, parallel=parallel, recipe=recipe, batch=batch)
-        on_host = host if recipe is away else None
-        step = updated_step(plan, cluster, on_host) if on_host else throughput(plan, cluster)
-        rows.append([name, step.flops_per_s, step.step_s - step.compute_s, plan.states_bytes])
-    columns = ["method", "gpu_flops_per_s", "traffic_s", "states_bytes"]
-    table = pd.DataFrame(rows, columns=columns).set_index("method")
-    rate = table["gpu_flops_per_s"]
-    return table.assign(gain=rate / rate["ZeRO-3"])
+    return ways

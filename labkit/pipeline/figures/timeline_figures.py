@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from functools import cache
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -79,14 +80,9 @@ def figure_timeline(
         fills, legend, layout = _scale_fills(table, colour, colour_range)
     crowd = len(table) / len(devices)  # bars a row
     edge_px = 1 if crowd <= _MOST_LABELS_A_ROW else 0.3 if crowd <= _MOST_EDGES_A_ROW else 0
-    data = [_idle_bars(devices, makespan_s)]
-    for kind in [kind for kind in _ROW_HEIGHT if (table["kind"] == kind).any()]:
-        mine = (table["kind"] == kind).to_numpy()
-        part = table[mine].assign(fill=fills[mine], lane=lane[mine])
-        part = part.sort_values("lane", kind="stable")  # the legend shows the first bar's colour
-        height = 0.9 if colour == "kind" and edge_px < 1 else _ROW_HEIGHT[kind]
-        data.append(_bars(part, kind, height, edge_px, legend=colour == "kind"))
-    data += legend
+    filled = table.assign(fill=fills, lane=lane)
+    bars = _kinds_of_bars(filled, edge_px, named=colour == "kind")
+    data = [_idle_bars(devices, makespan_s), *bars, *legend]
     if messages is not None:
         data.append(_message_lines(messages))
     word = "stage" if (table["stage"] == table["device"]).all() else "device"
@@ -143,6 +139,17 @@ def _scale_fills(
     marker = {"color": [low], "coloraxis": "coloraxis"}
     empty = {"type": "scatter", "x": [None], "y": [None], "mode": "markers", "hoverinfo": "skip"}
     return fills, [empty | {"marker": marker}], {"coloraxis": axis, "showlegend": False}
+
+
+def _kinds_of_bars(table: pd.DataFrame, edge_px: float, *, named: bool) -> Iterator[Part]:
+    """Draw each kind of work as bars of its height, in colours that the legend names or not."""
+    for kind, kind_height in _ROW_HEIGHT.items():
+        part = table[table["kind"] == kind]
+        if part.empty:
+            continue
+        part = part.sort_values("lane", kind="stable")  # the legend shows the first bar's colour
+        height = 0.9 if named and edge_px < 1 else kind_height
+        yield _bars(part, kind, height, edge_px, legend=named)
 
 
 def _bars(part: pd.DataFrame, kind: str, height: float, edge_px: float, *, legend: bool) -> Part:

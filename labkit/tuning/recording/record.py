@@ -144,6 +144,8 @@ def record(
     A recording cut short keeps its finished runs in ``partial.json``.
 
     Args:
+        grid: what to train.
+        folder: where the trace goes.
         device: ``"cpu"`` or ``"cuda"``.
         meter: the energy counter (:func:`find_meter`); None where energy is to be modelled.
         resume: go on with the same grid on the same machine and libraries.
@@ -178,17 +180,25 @@ def record(
         tell(f"{number} {training.network}, batch {training.batch_size}, seed {training.rng}")
         cells[name] = bench.cell(training)
         write_atomically(folder / PARTIAL, _json(identity | {"cells": cells}))
+    _write_trace(grid, folder, bench, cells, identity | {"command": command})
+    return cells
+
+
+def _write_trace(
+    grid: Grid, folder: Path, bench: Bench, cells: Cells, identity: dict[str, Any]
+) -> None:
+    """Write the finished runs as a trace, and forget that they were once unfinished."""
     # modelled energy needs only how fast the processor is, so there its own time counts, which
     # other work on the machine does not stretch; counted energy belongs to the wall time
-    clock = "cpu_s" if meter is None and device == "cpu" else "epoch_s"
-    trainings.sort(
-        key=lambda training: (grid.networks.index(training.network), training.batch_size)
-    )
+    clock = "cpu_s" if bench.meter is None and bench.device == "cpu" else "epoch_s"
+    places = {network: place for place, network in enumerate(grid.networks)}
+    trainings = grid.trainings()
+    trainings.sort(key=lambda training: (places[training.network], training.batch_size))
     tables = {
         TRAIN: _train_table(trainings, cells),
         POWER: _power_table(trainings, cells, clock, bench),
     }
-    meta = identity | {"command": command} | _meta(grid, cells, meter, clock)
+    meta = identity | _meta(grid, cells, bench.meter, clock)
     note = (
         f"# Recorded by labkit tuning record; epochs measured, energy {meta['energy_source']}. "
         f"{META} beside this file says how.\n"
@@ -197,7 +207,6 @@ def record(
         write_atomically(folder / name, note + table.to_csv(index=False, float_format="%.6g"))
     write_atomically(folder / META, _json(meta))
     (folder / PARTIAL).unlink(missing_ok=True)
-    return cells
 
 
 def find_meter(device: str) -> AnyMeter:
