@@ -52,9 +52,6 @@ BACK_REFERENCES = {
     ("labkit.pipeline.planning.rounding", "labkit.pipeline.planning.relaxation"): (
         "rounding realises what the relaxation solved, and is called by its planner"
     ),
-    ("labkit.cluster.running.runs", "labkit.cluster.running.rounds"): (
-        "a run's record names the allocator that made it"
-    ),
 }
 MODULES = sorted(PACKAGE.rglob("*.py"))
 

@@ -30,7 +30,7 @@ def panel(profile: str = "") -> Panel:
 
     @lru_cache(maxsize=64)
     def plan_at(schedule: str, num_microbatches: int, slower: float, method: str) -> Any:
-        """Schedule, profile that fits it, and the plan ``slower`` than at the highest clocks."""
+        """Build schedule and profile, and plan for ``slower`` than at the highest clocks."""
         built, fitted = pipeline.fitted(source.profile, schedule, num_microbatches)
         first_s = pipeline.plan(built, fitted, "max-clock").makespan_s
         return built, fitted, pipeline.plan(built, fitted, method, first_s * (1 + slower))
@@ -47,13 +47,10 @@ def panel(profile: str = "") -> Panel:
 
     def frontier(**controls: Any) -> Any:
         plan = plan_at(**controls)[2]
-        chosen = {
-            "plan": controls["method"],
-            "makespan_s": plan.makespan_s,
-            "energy_j": plan.energy_j,
-        }
+        row = (controls["method"], plan.makespan_s, plan.energy_j)
+        chosen = pd.DataFrame([row], columns=["plan", "makespan_s", "energy_j"])
         table = frontier_of(controls["schedule"], controls["num_microbatches"])
-        return pipeline.figure_frontier(table, plans=pd.DataFrame([chosen]), title="Frontier")
+        return pipeline.figure_frontier(table, plans=chosen, title="Frontier")
 
     def activations(**controls: Any) -> Any:
         return pipeline.figure_memory(plan_at(**controls)[2].timeline.memory_frame())
