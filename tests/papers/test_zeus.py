@@ -141,7 +141,74 @@ def test_bands_lie_around_their_lines(standin: tuning.TrainingTrace) -> None:
         assert (middle <= high + 1e-4).all()
         assert np.allclose(high + low, 2 * middle, atol=1e-3)
         assert band.fillcolor == line.line.color
-    assert {note.text for note in fig.layout.annotations} == {"zeus", "cost-curve"}
+    assert {note.text for note in fig.layout.annotations} == {"Zeus", "cost-curve"}
+
+
+def test_no_configuration_saves_more_energy_than_the_bound(standin: tuning.TrainingTrace) -> None:
+    jobs = standin.jobs()
+    bound = zeus.least_energy(jobs)
+    both = zeus.potential_savings(jobs)["both_fraction"]
+    assert bound["energy_reduction"].to_numpy() == pytest.approx(both.to_numpy())
+    assert (bound["time_reduction"] < 1).all()
+
+
+def test_single_simulations_scatter_around_the_mean(standin: tuning.TrainingTrace) -> None:
+    jobs = standin.jobs()
+    runs = [tuning.simulate(job, seeds=range(20)) for job in jobs]
+    alone = zeus.single_simulations(runs)
+    means = [run.summary()["energy_reduction"] for run in runs]
+    assert len(alone) == 20
+    assert alone["least energy saved"].mean() <= min(means) + 1e-12
+    assert alone["most energy saved"].mean() >= max(means) - 1e-12
+
+
+def test_no_run_ends_once_all_cost_more_than_beta_times_as_much() -> None:
+    job = make_job([[4.0, 6.0], [9.0]], [[1.0]] * 2, [[10.0]] * 2)
+    assert zeus.share_that_ends(job, 1.0, beta=2.0) == 1.0
+    assert zeus.share_that_ends(job, 1.5, beta=2.0) == 0.5  # 6 of the bound of 8; 9 is above it
+    assert zeus.share_that_ends(job, 2.01, beta=2.0) == 0.0
+
+
+def test_a_change_that_favours_larger_sizes_spares_the_old_best(
+    standin: tuning.TrainingTrace,
+) -> None:
+    job = standin.job("cifar100")
+    best = tuning.optimum(job)
+    place = job.batch_sizes.index(best.batch_size)
+    new = zeus.favour_larger(job)
+    assert new.epochs_to_target[place] == pytest.approx(job.epochs_to_target[place])
+    assert tuning.optimum(new).batch_size > best.batch_size
+    worse = zeus.favour_larger(job, best_grows=1.5)
+    assert tuning.convergence(worse)[1][place] == pytest.approx(1.5 * best.expected_epochs)
+
+
+def test_another_baseline_changes_what_is_saved_not_what_is_used(
+    standin: tuning.TrainingTrace,
+) -> None:
+    jobs = standin.jobs()
+    saved = zeus.least_energy(jobs)
+    same = zeus.measured_against(saved, jobs, step=0, host_w=0.0)
+    for column in ("energy_reduction", "time_reduction"):
+        assert same[column].to_numpy() == pytest.approx(saved[column].to_numpy())
+    larger = zeus.measured_against(saved, jobs, step=1, host_w=0.0).set_index("workload")
+    for job, row in zip(jobs, saved.itertuples(), strict=True):
+        if job.title not in larger.index:
+            continue
+        table = tuning.outcomes(job).set_index(["batch_size", "power_limit_w"])
+        place = min(job.default_index + 1, len(job.batch_sizes) - 1)
+        base_j = table.loc[(job.batch_sizes[place], job.max_power_w), "energy_to_accuracy_j"]
+        own_j = tuning.default_choice(job).energy_to_accuracy_j
+        left = (1 - larger.loc[job.title, "energy_reduction"]) * base_j
+        assert left == pytest.approx((1 - row.energy_reduction) * own_j)
+
+
+def test_the_headline_names_each_workload_once(standin: tuning.TrainingTrace) -> None:
+    bound = zeus.least_energy(standin.jobs())
+    points = {"bound: least energy in hindsight": bound, "Zeus": bound}
+    fig = zeus.figure_headline("Zeus", points, energy=(0.1, 0.7), time=0.6, title="")
+    named = [trace for trace in fig.data if trace.text]
+    assert [trace.name for trace in named] == ["Zeus"]
+    assert [text.strip() for text in named[0].text] == [*bound["workload"]]
 
 
 def test_pairs_that_nobody_profiled_are_passed_over() -> None:

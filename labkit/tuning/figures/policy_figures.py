@@ -42,18 +42,25 @@ def figure_regret(curves: Mapping[str, NDArray[np.float64]], *, title: str = "")
 
 
 def regret_lines(
-    tables: Mapping[str, pd.DataFrame], *, title: str, y_title: str, **axis: Any
+    tables: Mapping[str, pd.DataFrame],
+    *,
+    title: str,
+    y_title: str,
+    colours: Mapping[str, str] | None = None,
+    **axis: Any,
 ) -> go.Figure:
     """Draw a line of ``regret`` over ``recurrence`` for each policy.
 
     Args:
         tables: by policy; a band is drawn where there are columns regret_low and regret_high.
         title, y_title: what the figure and its y axis are called.
+        colours: by name, where names are words and not those of policies.
         axis: further properties of the y axis.
     """
+    known = {**POLICY_COLOUR, **(colours or {})}
     fig = go.Figure(layout={"yaxis": axis})
     for index, (name, rows) in enumerate(tables.items()):
-        colour = POLICY_COLOUR.get(name, CYCLE[index % len(CYCLE)])
+        colour = known.get(name, CYCLE[index % len(CYCLE)])
         if "regret_low" in rows:
             x = [*rows["recurrence"], *rows["recurrence"][::-1]]
             y = [*rows["regret_high"], *rows["regret_low"][::-1]]

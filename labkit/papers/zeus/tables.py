@@ -1,4 +1,4 @@
-"""Zeus (NSDI'23): what its figures show of recorded trainings, in hindsight and under its policy.
+"""Zeus's tables: recorded trainings in hindsight, regret, and what changes with default and drift.
 
 The policy itself, the outcomes that it chooses among and the replay stand in ``labkit.tuning``.
 
@@ -8,15 +8,15 @@ NSDI'23, §2.2, §6.2 and §6.3.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from typing import Annotated
 
 import numpy as np
 import pandas as pd
-from annotated_types import Ge
+from annotated_types import Ge, Gt
 
-from labkit.kit.describe import AnyNumber, Share, checked
-from labkit.kit.draw import PALETTE, finish, go
+from labkit.kit.describe import AnyNumber, NonNegative, Share, checked
 from labkit.tuning import (
     Job,
     Runs,
@@ -27,14 +27,9 @@ from labkit.tuning import (
     optimum,
     outcomes,
 )
-from labkit.tuning.figures import figure_lines
-from labkit.tuning.figures.configuration_figures import wrapped
-from labkit.tuning.figures.policy_figures import regret_lines
 from labkit.tuning.simulation.runs import with_interval
 
-LEAST_REGRET = 0.1  # runs of the optimum; less is drawn as this on a logarithmic axis
-
-# ---------------------------------------------------------------- tables
+SAVED = ("energy_reduction", "time_reduction")
 
 
 @checked
@@ -172,65 +167,123 @@ def regret_bands(runs: Iterable[Runs]) -> pd.DataFrame:
     return pd.concat(tables, ignore_index=True)
 
 
-# ---------------------------------------------------------------- figures
+@checked
+def least_energy(jobs: Iterable[Job]) -> pd.DataFrame:
+    """What the configuration of least energy saves against (b0, highest power): the bound.
 
+    No policy saves more energy in expectation.
 
-def figure_potential(table: pd.DataFrame, *, title: str = "") -> go.Figure:
-    """Energy left of the default when one knob or both are set in hindsight.
-
-    ``table`` is :func:`potential_savings`'s.
+    Returns:
+        A row a job: workload, energy_reduction, time_reduction (fractions; negative: it is slower).
     """
-    series = {
-        "power limit only": ("power_only_fraction", PALETTE["power"]),
-        "batch size only": ("batch_only_fraction", PALETTE["time"]),
-        "both": ("both_fraction", PALETTE["energy"]),
-    }
-    fig = go.Figure()
-    for name, (column, colour) in series.items():
-        left = 1 - table[column]
-        fig.add_bar(
-            x=wrapped(table["workload"]),
-            y=left,
-            name=name,
-            marker_color=colour,
-            text=[f"{v:.2f}" for v in left],
-            textposition="inside",
-            insidetextanchor="end",
-            textangle=0,
-            textfont={"size": 13, "color": "white"},
+    rows = []
+    for job in jobs:
+        base = default_choice(job)
+        best = optimum(job, eta=1.0)
+        rows.append(
+            {
+                "workload": job.title,
+                "energy_reduction": 1 - best.energy_to_accuracy_j / base.energy_to_accuracy_j,
+                "time_reduction": 1 - best.time_to_accuracy_s / base.time_to_accuracy_s,
+            }
         )
-    fig.add_hline(y=1, line={"dash": "dash", "color": PALETTE["baseline"], "width": 1.5})
-    fig.update_layout(barmode="group", bargap=0.25)
-    fig.update_yaxes(range=[0, 1.05])
-    return finish(fig, title=title, y="energy to accuracy (default = 1)", height=440)
+    return pd.DataFrame(rows)
 
 
-def figure_batch_curves(curves: pd.DataFrame, *, title: str = "") -> go.Figure:
-    """Cost of each batch size at its best limit, relative to the least (:func:`batch_curves`)."""
-    return figure_lines(
-        curves,
-        x="relative_batch_size",
-        y="relative_cost",
-        by="workload",
-        x_title="batch size ÷ b0",
-        y_title="cost ÷ least cost",
-        title=title,
-        powers_of_two=True,
-        y_range=(0.8, 4),
+@checked
+def single_simulations(runs: Iterable[Runs]) -> pd.DataFrame:
+    """What each seed alone would have reported: the ends of the range over workloads.
+
+    Args:
+        runs: of one policy, an experiment a workload, all with the same seeds.
+
+    Returns:
+        A row a seed: least and most energy saved and most time saved, of the last five recurrences.
+    """
+    energy = []
+    time = []
+    for run in runs:
+        base = default_choice(run.experiment.job)
+        used_j = run.per_recurrence("energy_j")[:, -5:].mean(axis=1)
+        used_s = run.per_recurrence("time_s")[:, -5:].mean(axis=1)
+        energy.append(1 - used_j / base.energy_to_accuracy_j)
+        time.append(1 - used_s / base.time_to_accuracy_s)
+    return pd.DataFrame(
+        {
+            "least energy saved": np.min(energy, axis=0),
+            "most energy saved": np.max(energy, axis=0),
+            "most time saved": np.max(time, axis=0),
+        }
     )
 
 
-def figure_regret_bands(bands: pd.DataFrame, *, title: str = "") -> go.Figure:
-    """Mean cumulative regret with its 95 % interval over seeds, one band a policy.
+@checked
+def share_that_ends(
+    job: Job, growth: Annotated[float, Gt(0)], *, beta: Annotated[float, Gt(1)], eta: Share = 0.5
+) -> float:
+    """Share of recorded runs that end below the bound of early stopping after all costs grew.
 
-    Regret is in runs of the optimum: 5 means that learning has cost what five runs at the best
-    configuration cost. The scale is logarithmic.
+    The bound was set before, by the cheapest run at its best limit; the share is that of the batch
+    size where it is largest.
 
     Args:
-        bands: :func:`regret_bands` of one workload.
+        job: as it was recorded.
+        growth: by what factor every run costs more than recorded.
+        beta: a run is stopped at this many times the cheapest success.
+        eta: weight of energy against time.
     """
-    bands = bands.assign(**bands.filter(like="regret").clip(lower=LEAST_REGRET))
-    tables = {str(name): rows for name, rows in bands.groupby("policy", sort=False)}
-    ticks = [digit * 10.0**k for k in range(-1, 5) for digit in (1, 3)]
-    axis = {"type": "log", "tickvals": ticks}
-    return regret_lines(tables, title=title, y_title="regret (runs of the optimum)", **axis)
+    epoch_j = np.nanmin(epoch_cost_j(job, eta), axis=1)
+    runs_j = [
+        np.multiply(runs, cost) for runs, cost in zip(job.epochs_to_target, epoch_j, strict=True)
+    ]
+    bound_j = beta * min(runs.min() for runs in runs_j)
+    return max(float(np.mean(growth * runs <= bound_j)) for runs in runs_j)
+
+
+@checked
+def favour_larger(job: Job, *, best_grows: NonNegative = 1.0, eta: Share = 0.5) -> Job:
+    """The job changed so that batch sizes above its best one need fewer epochs.
+
+    Epochs are multiplied by ``best_grows`` times the inverse root of the batch size over the best
+    one, so that the best batch size costs what it did where ``best_grows`` is 1.
+
+    Args:
+        job: before the change.
+        best_grows: by what factor the epochs at the old best batch size grow.
+        eta: weight of energy against time, which says what is best.
+    """
+    best = optimum(job, eta=eta).batch_size
+    factors = best_grows * (np.array(job.batch_sizes) / best) ** -0.5
+    epochs = []
+    for runs, factor in zip(job.epochs_to_target, factors, strict=True):
+        epochs.append(tuple(np.multiply(runs, factor).tolist()))
+    return replace(job, epochs_to_target=tuple(epochs))
+
+
+@checked
+def measured_against(
+    saved: pd.DataFrame, jobs: Sequence[Job], *, step: int, host_w: NonNegative
+) -> pd.DataFrame:
+    """Savings of one policy against another baseline than the default batch size.
+
+    Args:
+        saved: a row a job, with energy_reduction and time_reduction against the default.
+        jobs: in the same order.
+        step: how many batch sizes the baseline lies above the default (below, where negative), at
+            most to the ends of what was recorded.
+        host_w: drawn by the rest of the server, on both sides.
+
+    Returns:
+        The same columns; rows whose baseline never reaches the target are left out.
+    """
+    rows = []
+    for job, (_, row) in zip(jobs, saved.iterrows(), strict=True):
+        own = default_choice(job)
+        place = int(np.clip(job.default_index + step, 0, len(job.batch_sizes) - 1))
+        base = default_choice(replace(job, default_batch_size=job.batch_sizes[place]))
+        time_s = (1 - row["time_reduction"]) * own.time_to_accuracy_s
+        energy_j = (1 - row["energy_reduction"]) * own.energy_to_accuracy_j + host_w * time_s
+        base_j = base.energy_to_accuracy_j + host_w * base.time_to_accuracy_s
+        if np.isfinite(base_j):
+            rows.append((job.title, 1 - energy_j / base_j, 1 - time_s / base.time_to_accuracy_s))
+    return pd.DataFrame(rows, columns=["workload", *SAVED])
