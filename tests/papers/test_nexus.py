@@ -4,17 +4,22 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import cache
-from itertools import product
+from itertools import combinations, product
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 
 from labkit import serving
 from labkit.errors import BadFile, BadValue
 from labkit.papers import nexus
+from labkit.papers.nexus import Method, Scheduler, packing
 from labkit.serving.batching import profiles
 from tests.published import Need
+
+ROOT = Path(__file__).parents[2]
 
 
 def table(name: str, latency_ms: dict[int, float]) -> serving.BatchProfile:
@@ -147,7 +152,7 @@ def _sooner(server: serving.BatchServer, duty_s: float) -> serving.BatchServer:
 
 def _fewest(sessions: list[serving.Session]) -> int:
     """Bins of the best partition of small loads, over all of them, at every duty cycle."""
-    parts = [nexus._alone(s, s.rate_per_s) for s in sessions]
+    parts = [packing._alone(s, s.rate_per_s) for s in sessions]
     cycles = sorted({p.duty_s * scale for p in parts for scale in np.linspace(0.4, 1, 7)})
     best = len(sessions)
     for labels in product(range(len(sessions)), repeat=len(sessions)):
@@ -155,7 +160,7 @@ def _fewest(sessions: list[serving.Session]) -> int:
             [p for p, label in zip(parts, labels, strict=True) if label == b] for b in set(labels)
         ]
         if len(bins) < best and all(
-            any(nexus._merged([_sooner(p, d) for p in bin_]) for d in cycles) for bin_ in bins
+            any(packing._merged([_sooner(p, d) for p in bin_]) for d in cycles) for bin_ in bins
         ):
             best = len(bins)
     return best
@@ -189,10 +194,11 @@ def test_a_shared_prefix_is_one_model_with_a_suffix_each() -> None:
         nexus.share_prefix([*copies, session("late", A, 1.0, 0.4)])
 
 
-@pytest.mark.parametrize("way", ["baseline", "packing", "prefixes"])
-def test_what_a_plan_sustains_stays_below_the_bound(way: Any) -> None:
+@pytest.mark.parametrize("scheduler", list(Scheduler))
+@pytest.mark.parametrize("prefixes", [True, False])
+def test_what_a_plan_sustains_stays_below_the_bound(scheduler: Any, prefixes: bool) -> None:
     asked = nexus.specialised_copies([A, B], 12, slo_s=0.4)
-    plan = nexus.plan(way, asked, 4)
+    plan = Method(scheduler=scheduler, prefixes=prefixes).plan(asked, 4)
     rate = nexus.sustained_rate(plan, count=4000)
     assert plan.num_gpus == 4
     assert 0 < rate <= 4 / nexus.fractional_bound(asked, waits=False)
@@ -204,9 +210,69 @@ def test_what_a_plan_sustains_stays_below_the_bound(way: Any) -> None:
 
 def test_common_prefixes_raise_the_rate() -> None:
     asked = nexus.specialised_copies([A, B, C], 30, slo_s=0.4)
-    plans = {way: nexus.plan(way, asked, 6) for way in ("baseline", "packing", "prefixes")}
-    rates = {way: nexus.sustained_rate(plan, count=4000) for way, plan in plans.items()}
-    assert rates["prefixes"] > 1.3 * max(rates["baseline"], rates["packing"])
+    ways = {
+        "by load": Method(scheduler=Scheduler.BY_LOAD, prefixes=False),
+        "packing": Method(prefixes=False),
+        "prefixes": Method(),
+    }
+    plans = {name: method.plan(asked, 6) for name, method in ways.items()}
+    rates = {name: nexus.sustained_rate(plan, count=4000) for name, plan in plans.items()}
+    assert rates["prefixes"] > 1.3 * max(rates["by load"], rates["packing"])
+
+
+def test_batches_that_keep_their_size_never_share_more() -> None:
+    """A merge of fixed sizes is one of squishy sizes: smaller batches are no slower."""
+    for seed in range(6):
+        gpus = [packing._alone(s, s.rate_per_s) for s in random_sessions(seed, 6)]
+        for first, second in combinations(gpus, 2):
+            if packing._merged((first, second), squishy=False):
+                assert packing._merged((first, second))
+
+
+def test_kinds_of_networks_have_no_common_prefix() -> None:
+    for families, sessions in ((1, 1), (4, 4), (12, 12)):
+        asked = nexus.specialised_copies([A, B], 12, slo_s=0.4, families=families)
+        assert len(nexus.share_prefix(asked)) == sessions
+    kinds = nexus.specialised_copies([A, B], 4, slo_s=0.4, families=4)
+    assert [s.profile.latency_s for s in kinds] == [p.latency_s for p in (A, B, A, B)]
+
+
+def test_lines_go_through_what_the_paper_prints() -> None:
+    """§4.1's rows and Fig. 4's rates, from the files beside the claims."""
+    folder = ROOT / "data/papers/nexus"
+    rows: Any = pd.read_csv(folder / "example.csv", comment="#").itertuples()
+    for row in rows:
+        (read,) = nexus.example_sessions(pd.DataFrame([row]))
+        assert read.profile.latency_s[row.small_batch - 1] == pytest.approx(row.small_ms / 1e3)
+        assert read.profile.latency_s[row.large_batch - 1] == pytest.approx(row.large_ms / 1e3)
+    rates = pd.read_csv(folder / "fig4.csv", comment="#")
+    profiles_of = nexus.profiles_by_budget(rates)
+    ends: Any = rates[rates["budget_ms"] != 50].itertuples()
+    for row in ends:
+        assert profiles_of[row.model].best(row.budget_ms / 1e3)[1] == pytest.approx(row.rate_per_s)
+    with pytest.raises(BadValue, match="large must be a larger batch"):
+        nexus.profile_through("x", (8, 75), (8, 75))
+
+
+def test_late_and_in_time_are_all() -> None:
+    plan = Method().plan(nexus.specialised_copies([A, B], 12, slo_s=0.4), 4)
+    run = nexus.run_plan(plan, 500, count=2000)
+    assert nexus.late_share(plan, 500, count=2000) == pytest.approx(1 - run.met.mean())
+
+
+def test_figures_show_what_they_are_given() -> None:
+    sessions = [session("A", A, 64, 0.2), session("B", B, 32, 0.25), session("C", C, 32, 0.25)]
+    plans = {"by load": nexus.oblivious(sessions, 1), "Nexus": nexus.pack(sessions)}
+    figure = nexus.figure_cycles(plans)
+    texts = [note.text for note in figure.layout.annotations]
+    assert any("late" in text for text in texts[:1])
+    assert not any("late" in text for text in texts[1:])
+    gains = pd.DataFrame({48: [1.0, 1.2], 96: [1.0, 1.5]}, index=["by load", "+ duty cycles"])
+    bars = nexus.figure_gains(gains, pd.Series({48: 1.6, 96: 1.9}), paper=1.8, title="t").data
+    assert [list(bar.y) for bar in bars[:2]] == [[1.0, 1.0], [1.2, 1.5]]
+    queries = pd.DataFrame({"fan-out 1": [1.0, 4.0, 2.0]}, index=[10, 20, 30])
+    stars = nexus.figure_splits(queries, title="t").data[1]
+    assert list(stars.x) == [20]
 
 
 def test_the_oblivious_baseline_splits_gpus_by_load() -> None:

@@ -43,7 +43,7 @@ LINK = pipeswitch.Link(bandwidth_bytes_per_s=1.0)
 SENT: dict[str, Any] = {"layers": LAYERS, "link": LINK}
 CHAIN = planner.Chain.even(3, forward_s=0.1, backward_s=0.2)
 
-DESCRIPTIONS: list[Any] = [PALM, STAGE, LAYERS, LINK]
+DESCRIPTIONS: list[Any] = [PALM, STAGE, nexus.Method(), LAYERS, LINK]
 FUNCTIONS: dict[Callable[..., Any], dict[str, Any]] = {
     alpaserve.place: {
         "requests": REQUESTS,
@@ -81,8 +81,11 @@ FUNCTIONS: dict[Callable[..., Any], dict[str, Any]] = {
     nexus.linear_profile: {"alpha_ms": 1.0, "beta_ms": 2.0, "max_batch": 3},
     nexus.oblivious: {"sessions": [SESSION], "num_gpus": 2},
     nexus.pack: {"sessions": [SESSION]},
-    nexus.plan: {"way": "prefixes", "sessions": [SESSION], "num_gpus": 2},
+    nexus.Method().plan: {"sessions": [SESSION], "num_gpus": 2},
+    nexus.profile_of_rate: {"alpha_ms": 1.0, "slo_s": 0.1, "best_per_s": 500.0},
+    nexus.profile_through: {"name": "p", "small": (8, 75.0), "large": (16, 100.0)},
     nexus.published_profiles: {},
+    nexus.late_share: {"plan": PACKING, "rate_per_s": 3.0, "count": 9},
     nexus.run_plan: {"plan": PACKING, "rate_per_s": 3.0, "count": 9},
     nexus.share_prefix: {"sessions": [SESSION]},
     nexus.specialised_copies: {"profiles": [BATCHES], "count": 3, "slo_s": 1.0},

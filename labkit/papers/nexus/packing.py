@@ -1,19 +1,11 @@
-"""Nexus: which models share a GPU, in batches of which size, and how a query splits its latency.
+"""Who shares a GPU: profiles, sessions, and the ways to give GPUs to them.
 
 A GPU runs its models in turn, one batch of each a *duty cycle*. A request may just miss its batch
 and wait for the next, so its worst latency is the duty cycle plus its own batch. What a request
 costs depends on its batch, its batch on the duty cycle, and that on who shares the GPU: items
 change size in the bin, which is why the paper calls its bin packing squishy.
 
-    sessions = nexus.specialised_copies(profiles, 96, slo_s=0.1)
-    packing = nexus.plan("prefixes", sessions, 16)
-    nexus.sustained_rate(packing)              # requests a second of which 99 % are in time
-    nexus.fractional_bound(packing.sessions)   # GPUs that no schedule can do without
-
-Batches run on :class:`labkit.serving.BatchServer`, which is the engine's.
-
-Source: Shen et al., Nexus: A GPU Cluster Engine for Accelerating DNN-Based Video Analysis
-(SOSP'19), and its authors' program.
+Source: §4.1, §6.1.
 """
 
 from __future__ import annotations
@@ -22,19 +14,15 @@ import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import ceil, floor
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
 from annotated_types import Ge, Le, MinLen
-from numpy.typing import NDArray
 
 from labkit.errors import BadValue
-from labkit.kit.describe import Count, NonNegative, Positive, Whole, checked, description
-from labkit.serving.batching.batches import BatchServer, BatchServers, Drop, Session, Slot
+from labkit.kit.describe import Count, NonNegative, Positive, checked
+from labkit.serving.batching.batches import BatchServer, Session, Slot
 from labkit.serving.batching.profiles import BatchProfile
-from labkit.serving.requests import Requests, traffic
-from labkit.serving.results import Served
-from labkit.serving.simulation import simulate
 from labkit.serving.sweeps import highest_load
 
 if TYPE_CHECKING:
@@ -48,7 +36,6 @@ MODELS = ("vgg16", "vgg_face", "vgg_s")
 
 SLACK = 1 + 1e-9
 """Relative slack of comparisons between sums of times: far below any latency's precision."""
-Way = Literal["baseline", "packing", "prefixes"]
 
 
 @checked
@@ -92,6 +79,102 @@ def linear_profile(
     )
 
 
+@checked
+def profile_through(
+    name: str,
+    small: tuple[Positive, Positive],
+    large: tuple[Positive, Positive],
+    *,
+    max_batch: Count = 40,
+) -> BatchProfile:
+    """The line through two rows of a printed profile.
+
+    Args:
+        name: of the profile.
+        small, large: a batch and its milliseconds, each.
+        max_batch: the largest batch in the table.
+
+    Raises:
+        BadValue: the larger batch is not larger and slower, or the line starts below 0.
+
+    Source: Eq. 1.
+
+    >>> profile_through("A", (8, 75), (16, 100)).name
+    'A'
+    """
+    alpha_ms = (large[1] - small[1]) / (large[0] - small[0]) if large[0] > small[0] else -1.0
+    beta_ms = small[1] - alpha_ms * small[0]
+    if alpha_ms < 0 or beta_ms < 0:
+        raise BadValue(
+            f"profile_through: large must be a larger batch than small, slower in all and faster a "
+            f"request; got {small} and {large}"
+        )
+    return replace(linear_profile(alpha_ms, beta_ms, max_batch=max_batch), name=name)
+
+
+@checked
+def profile_of_rate(
+    alpha_ms: NonNegative, *, slo_s: Positive, best_per_s: Positive
+) -> BatchProfile:
+    """The line with a slope whose best batch within half the objective reaches a given rate.
+
+    Args:
+        alpha_ms: what a request adds.
+        slo_s: the latency objective, of which a batch may take half.
+        best_per_s: requests a second of that batch.
+
+    Source: Eq. 1, and the simulation of drop policies (§6.3).
+
+    >>> profile_of_rate(1.0, slo_s=0.1, best_per_s=500).best(0.05)
+    (25, 500.0)
+    """
+    batch = best_per_s * slo_s / 2
+    return linear_profile(alpha_ms, 1e3 * slo_s / 2 - alpha_ms * batch)
+
+
+def example_sessions(table: pd.DataFrame) -> list[Session]:
+    """The models of the paper's example, a row each.
+
+    Args:
+        table: ``model``, ``rate_per_s``, ``slo_ms``, and two rows of its profile: ``small_batch``
+            in ``small_ms``, ``large_batch`` in ``large_ms``.
+
+    Source: §4.1, Table 2.
+    """
+    sessions = []
+    rows: Any = table.itertuples()
+    for row in rows:
+        small = (row.small_batch, row.small_ms)
+        profile = profile_through(row.model, small, (row.large_batch, row.large_ms))
+        sessions.append(
+            Session(
+                model=row.model,
+                profile=profile,
+                rate_per_s=row.rate_per_s,
+                slo_s=row.slo_ms / 1e3,
+            )
+        )
+    return sessions
+
+
+def profiles_by_budget(table: pd.DataFrame) -> dict[str, BatchProfile]:
+    """Profiles through the first and last of a model's rates by budget.
+
+    Args:
+        table: ``model``, ``budget_ms``, ``rate_per_s``: what a GPU reaches within a budget.
+
+    Source: Fig. 4(a).
+    """
+    profiles = {}
+    for model, rows in table.groupby("model"):
+        by_budget: Any = rows.sort_values("budget_ms").itertuples()
+        first, *_, last = by_budget
+        small = (first.rate_per_s * first.budget_ms / 1e3, first.budget_ms)
+        large = (last.rate_per_s * last.budget_ms / 1e3, last.budget_ms)
+        profiles[str(model)] = profile_through(str(model), small, large)
+    return profiles
+
+
 # ---------------------------------------------------------------- squishy bin packing
 
 
@@ -133,17 +216,18 @@ def _occupancy(gpu: BatchServer) -> float:
     return sum(slot.latency_s for slot in gpu.slots) / gpu.duty_s
 
 
-def _merged(gpus: Sequence[BatchServer]) -> BatchServer | None:
+def _merged(gpus: Sequence[BatchServer], squishy: bool = True) -> BatchServer | None:
     """Several GPUs' models on one, at the shortest duty cycle; None: they do not fit.
 
-    1. Each model's batch is what arrives in one duty cycle, rounded up: batches shrink.
+    1. Each model's batch is what arrives in one duty cycle, rounded up: batches shrink. Where they
+       are not squishy, they stay as large as each was alone.
     2. They fit if the batches take no longer than the duty cycle together and each model's worst
        latency, the duty cycle plus its batch, meets its objective.
     """
     duty_s = min(gpu.duty_s for gpu in gpus)
     slots = []
     for slot in itertools.chain.from_iterable(gpu.slots for gpu in gpus):
-        batch = ceil(duty_s * slot.rate_per_s / SLACK)
+        batch = ceil(duty_s * slot.rate_per_s / SLACK) if squishy else slot.batch
         latency_s = slot.session.profile.latency_s
         if batch > len(latency_s):
             return None
@@ -163,7 +247,7 @@ def _alone(session: Session, rate_per_s: float) -> BatchServer:
 
 
 @checked
-def pack(sessions: Sequence[Session], *, merge: bool = True) -> Packing:
+def pack(sessions: Sequence[Session], *, merge: bool = True, squishy: bool = True) -> Packing:
     """Squishy bin packing.
 
     1. Give each session as many whole GPUs as it fills at its best batch.
@@ -174,6 +258,8 @@ def pack(sessions: Sequence[Session], *, merge: bool = True) -> Packing:
 
     Args:
         merge: without, no two models share a GPU.
+        squishy: without, batches keep the size that they had alone, as items of ordinary bin
+            packing do.
 
     Raises:
         BadValue: there is no session, or two are of one name.
@@ -196,7 +282,7 @@ def pack(sessions: Sequence[Session], *, merge: bool = True) -> Packing:
     for residue in sorted(residues, key=_occupancy, reverse=True):
         fits: dict[int, BatchServer] = {}
         for place, gpu in enumerate(shared_gpus):
-            if merge and (merged := _merged((gpu, residue))):
+            if merge and (merged := _merged((gpu, residue), squishy)):
                 fits[place] = merged
         if fits:
             fullest = max(fits, key=lambda place: _occupancy(fits[place]))
@@ -207,15 +293,21 @@ def pack(sessions: Sequence[Session], *, merge: bool = True) -> Packing:
 
 
 @checked
-def fullest_packing(sessions: Sequence[Session], num_gpus: Count) -> Packing:
+def fullest_packing(
+    sessions: Sequence[Session], num_gpus: Count, *, squishy: bool = True
+) -> Packing:
     """The packing of the largest multiple of the sessions' rates that fits into the GPUs.
+
+    Args:
+        squishy: as of :func:`pack`.
 
     Raises:
         BadValue: not even a thousandth of what the GPUs could serve fits.
     """
 
     def at_load(load: float) -> Packing:
-        return pack([replace(s, rate_per_s=s.rate_per_s * load) for s in sessions])
+        scaled = [replace(s, rate_per_s=s.rate_per_s * load) for s in sessions]
+        return pack(scaled, squishy=squishy)
 
     def fits(load: float) -> float:
         return float(at_load(load).num_gpus <= num_gpus)
@@ -310,6 +402,7 @@ def specialised_copies(
     slo_s: Positive,
     rate_per_s: Positive = 1.0,
     zipf: Annotated[float, Ge(-9), Le(9)] = 0.9,
+    families: Count | None = None,
 ) -> list[Session]:
     """Models that share the profiles in turn; the i-th gets a share i^-zipf of all requests.
 
@@ -317,6 +410,8 @@ def specialised_copies(
         slo_s: the latency objective of each.
         rate_per_s: requests a second of all of them.
         zipf: how uneven their popularity is; 0: all alike; below 0: the last is the most popular.
+        families: in how many kinds of networks they fall; copies of one kind have a common prefix,
+            and kinds of one profile take equally long. None: a kind a profile.
 
     >>> two = specialised_copies([linear_profile(1.0, 25.0)], 2, slo_s=0.1, zipf=1.0)
     >>> [round(session.rate_per_s, 3) for session in two]
@@ -324,184 +419,16 @@ def specialised_copies(
     """
     shares = np.arange(1, count + 1) ** -zipf
     rates = rate_per_s * shares / shares.sum()
+    kinds = [
+        replace(profiles[i % len(profiles)], name=f"network {i}") for i in range(families or 0)
+    ]
+    networks = kinds or profiles
     return [
         Session(
             model=f"copy {i}",
-            profile=profiles[i % len(profiles)],
+            profile=networks[i % len(networks)],
             slo_s=slo_s,
             rate_per_s=float(rate),
         )
         for i, rate in enumerate(rates)
     ]
-
-
-@checked
-def plan(
-    way: Way, sessions: Sequence[Session], num_gpus: Count, *, suffix_s: NonNegative = 0.0
-) -> Packing:
-    """A plan that uses all GPUs, for the sessions' rates in proportion.
-
-    Args:
-        way: ``baseline``: GPUs by load, blind to batches (:func:`oblivious`). ``packing``:
-            squishy (:func:`fullest_packing`). ``prefixes``: squishy, models of one profile in
-            common batches (:func:`share_prefix`).
-        suffix_s: of ``prefixes``, as of :func:`share_prefix`.
-    """
-    if way == "baseline":
-        return oblivious(sessions, num_gpus)
-    return fullest_packing(
-        share_prefix(sessions, suffix_s=suffix_s) if way == "prefixes" else sessions, num_gpus
-    )
-
-
-def _stream(
-    sessions: Sequence[Session], count: int, cv: float, rng: np.random.Generator | int
-) -> Requests:
-    """About so many requests of all sessions, in proportion to their rates."""
-    rates = {session.model: session.rate_per_s for session in sessions}
-    slo_s = {session.model: session.slo_s for session in sessions}
-    return traffic(rates, count / sum(rates.values()), slo_s=slo_s, cv=cv, rng=rng)
-
-
-@checked
-def run_plan(
-    plan: Packing,
-    rate_per_s: Positive,
-    *,
-    count: Count = 12_000,
-    drop: Drop = "early",
-    rng: np.random.Generator | Whole = 0,
-) -> Served:
-    """About ``count`` Poisson requests at a rate of all sessions together, on the plan's GPUs.
-
-    Args:
-        rate_per_s: of all sessions together; each keeps its share of it.
-        drop: what becomes of requests that are late, as of :class:`labkit.serving.BatchServers`.
-        rng: a generator or a seed.
-    """
-    requests = _stream(plan.sessions, count, 1.0, rng)
-    servers = BatchServers(servers=plan.servers, drop=drop)
-    return simulate(requests.at_rate(rate_per_s), servers.profiles, servers)
-
-
-@checked
-def sustained_rate(
-    plan: Packing,
-    *,
-    count: Count = 12_000,
-    drop: Drop = "early",
-    overhead: Positive = 1.0,
-    cv: NonNegative = 1.0,
-    rng: np.random.Generator | Whole = 0,
-    asked: tuple[Session, ...] | None = None,
-) -> float:
-    """Requests a second of which a plan answers 99 % in time, to 1 %; the first tenth warms it up.
-
-    At most the rate that no schedule can beat; 0 where not even a thirtieth of it is attained.
-
-    Args:
-        count: about so many requests are simulated at each rate that is tried.
-        drop: what becomes of requests that are late, as of :class:`labkit.serving.BatchServers`.
-        overhead: every batch takes this times what was planned with.
-        cv: variation of each model's gaps; 1: Poisson.
-        rng: a generator or a seed.
-        asked: what is really asked for; default: what was planned for.
-    """
-    asked = asked or plan.sessions
-    planned_per_s = sum(session.rate_per_s for session in asked)
-    top_per_s = planned_per_s * plan.num_gpus / fractional_bound(asked, waits=False)
-    requests = _stream(asked, count, cv, rng)
-    servers = BatchServers(servers=plan.servers, drop=drop)
-    slower = {model: profile.slower(overhead) for model, profile in servers.profiles.items()}
-
-    def attainment(rate_per_s: float) -> float:
-        run = simulate(requests.at_rate(rate_per_s), slower, servers)
-        return float(run.met[len(requests) // 10 :].mean())
-
-    low_per_s = top_per_s / 30
-    rate_per_s = highest_load(attainment, low_per_s, top_per_s)
-    if rate_per_s > low_per_s or attainment(rate_per_s) >= 0.99:
-        return rate_per_s
-    return 0.0
-
-
-# ---------------------------------------------------------------- queries
-
-
-@description
-class Stage:
-    """A model of a query, which asks several models one after another.
-
-    Attributes:
-        fan_out: requests to it for each request to its parent.
-        parent: place of its parent in the query; stages come after their parents; -1: the root.
-    """
-
-    model: str
-    profile: BatchProfile
-    fan_out: NonNegative = 1.0
-    parent: int = -1
-
-
-@checked
-def split_latency(
-    stages: Sequence[Stage], *, slo_s: Positive, step_s: Positive, waits: bool = True
-) -> tuple[float, ...]:
-    """Latency budgets, in seconds, of a query's stages: those that take the fewest GPUs while every
-    path from the root stays within ``slo_s``.
-
-    Dynamic programming over the tree, leaves first: cost[u](t) is the least, over own budgets
-    k <= t, of rate_u / throughput_u(k) + Σ cost[child](t - k). O(stages · (slo/step)²).
-
-    Args:
-        step_s: budgets are whole multiples of it.
-        waits: a budget pays for two batches, as in :func:`fractional_bound`; otherwise for one.
-
-    Raises:
-        BadValue: the stages are no tree in order, or no split meets the objective.
-
-    Source: §6.2.
-    """
-    for place, stage in enumerate(stages):
-        if not -1 <= stage.parent < place or (stage.parent == -1) != (place == 0):
-            raise BadValue(
-                f"split_latency: stage {place} must come after its parent, and only the first has "
-                f"none (-1); got parent {stage.parent}"
-            )
-    if not stages or slo_s / step_s > 1e4:
-        raise BadValue("split_latency: needs a stage or more, and slo_s of at most 10,000 steps")
-    steps = int(slo_s / step_s * SLACK)
-    rates = [1.0]  # of each stage, for each query
-    for stage in stages[1:]:
-        rates.append(rates[stage.parent] * stage.fan_out)
-    # 1. From the leaves up: the fewest GPUs of a stage and all below it, by steps left.
-    gpus = np.zeros((len(stages), steps + 1))
-    gpus_of_children = np.zeros((len(stages), steps + 1))
-    own_budget = np.zeros((len(stages), steps + 1), np.int64)
-    for place in reversed(range(len(stages))):
-        own = _gpus_by_budget(stages[place], rates[place], steps, step_s / (2 if waits else 1))
-        for left in range(steps + 1):
-            tried = own[: left + 1] + gpus_of_children[place, left::-1]
-            own_budget[place, left] = tried.argmin()
-            gpus[place, left] = tried.min()
-        if place:
-            gpus_of_children[stages[place].parent] += gpus[place]
-    if not np.isfinite(gpus[0, steps]):
-        raise BadValue(f"split_latency: no split of slo_s {slo_s} in steps of {step_s} is enough")
-    # 2. From the root down: each stage takes its own share of what its parent leaves.
-    steps_left = [steps]
-    budgets = [int(own_budget[0, steps])]
-    for place, stage in enumerate(stages[1:], start=1):
-        steps_left.append(steps_left[stage.parent] - budgets[stage.parent])
-        budgets.append(int(own_budget[place, steps_left[place]]))
-    return tuple(budget * step_s for budget in budgets)
-
-
-def _gpus_by_budget(
-    stage: Stage, rate_per_s: float, steps: int, step_s: float
-) -> NDArray[np.float64]:
-    """GPUs of a stage alone for each budget in steps; infinite where no batch fits."""
-    speeds = [stage.profile.best(budget * step_s * SLACK)[1] for budget in range(steps + 1)]
-    speed_per_s = np.array(speeds)
-    gpus = np.full(steps + 1, np.inf if rate_per_s else 0.0)
-    return np.divide(rate_per_s, speed_per_s, out=gpus, where=speed_per_s > 0)
