@@ -1,4 +1,4 @@
-"""ZeRO: its plans by stage, its largest models, and its printed tables cell by cell beside ours.
+"""Plans by stage, the largest models, and the printed tables cell by cell beside ours.
 
 A printed table is a small CSV that keeps every digit as printed, since the digits say how a cell
 was cut (``data/papers/zero/*.csv``).
