@@ -150,10 +150,15 @@ ORDERS = [cluster.fifo(), cluster.fifo(blocks=False), cluster.sjf()]
 @pytest.mark.parametrize("seed", range(3))
 def test_reserved_cells_are_a_private_cluster(policy: cluster.Policy, seed: int) -> None:
     trace = tenants(seed)
-    private, cells = (hived.simulate(trace, CELLS, policy, how) for how in ("private", "cells"))
+    private, cells = (
+        hived.simulate(trace, CELLS, policy, how)
+        for how in (hived.Sharing.PRIVATE, hived.Sharing.CELLS)
+    )
     assert np.array_equal(private.start_s, cells.start_s)
     low = ("b",)  # and whatever jobs of low priority do
-    scavenged = hived.simulate(trace, {**CELLS, "b": {"GPU": 8}}, policy, "cells", low_priority=low)
+    scavenged = hived.simulate(
+        trace, {**CELLS, "b": {"GPU": 8}}, policy, hived.Sharing.CELLS, low_priority=low
+    )
     ours = np.array(trace.tenant) == "a"
     assert np.array_equal(private.start_s[ours], scavenged.start_s[ours])
     ran_s = scavenged.end_s - scavenged.start_s  # some gave their GPUs back
@@ -161,8 +166,8 @@ def test_reserved_cells_are_a_private_cluster(policy: cluster.Policy, seed: int)
     assert not np.isnan(scavenged.end_s).any()
 
 
-@pytest.mark.parametrize("how", ["private", "quota", "packed-quota", "cells"])
-def test_one_tenant_of_single_gpus_is_the_event_engine(how: Any) -> None:
+@pytest.mark.parametrize("how", list(hived.Sharing))
+def test_one_tenant_of_single_gpus_is_the_event_engine(how: hived.Sharing) -> None:
     trace = cluster.generate(300, num_gpus=16, load=1.1, rng=1, gpus={1: 1})
     for policy in ORDERS:
         run = cluster.simulate(trace, cluster.Cluster.nodes(2), policy)
@@ -173,10 +178,12 @@ def test_one_tenant_of_single_gpus_is_the_event_engine(how: Any) -> None:
 
 def test_gpu_seconds_are_kept() -> None:
     trace = tenants(5)
-    run = hived.simulate(trace, {**CELLS, "b": {"GPU": 8}}, ORDERS[1], "cells", low_priority=("b",))
+    run = hived.simulate(
+        trace, {**CELLS, "b": {"GPU": 8}}, ORDERS[1], hived.Sharing.CELLS, low_priority=("b",)
+    )
     last = float(run.trace.column("arrival_s")[-1])
     assert 0 < run.utilisation_fraction <= 1
-    spread = hived.simulate(trace, CELLS, ORDERS[0], "quota", spread_slowdown=5.0)
+    spread = hived.simulate(trace, CELLS, ORDERS[0], hived.Sharing.QUOTA, spread_slowdown=5.0)
     ran_s = spread.end_s - spread.start_s
     times = ran_s / trace.column("duration_s")  # on scattered GPUs: five
     assert np.minimum(abs(times - 1), abs(times - 5)).max() < 1e-6
@@ -188,9 +195,9 @@ def test_gpu_seconds_are_kept() -> None:
 def test_what_cannot_be_is_said() -> None:
     trace = tenants(0)
     with pytest.raises(BadValue, match="tenant 'b' needs 16 GPUs"):
-        hived.simulate(trace, {"a": {"node": 3}, "b": {"node": 1}}, ORDERS[0], "cells")
+        hived.simulate(trace, {"a": {"node": 3}, "b": {"node": 1}}, ORDERS[0], hived.Sharing.CELLS)
     with pytest.raises(BadValue, match="preempts"):
-        hived.simulate(trace, CELLS, cluster.las2d(), "cells")
+        hived.simulate(trace, CELLS, cluster.las2d(), hived.Sharing.CELLS)
     with pytest.raises(BadValue, match="no job"):
         hived.merge_tenants([("a", trace, 1e6)], 1.0)
 
@@ -201,3 +208,73 @@ def test_days_of_traces_lie_over_each_other() -> None:
     assert both.arrival_s.tolist() == [0, 0, 3600]  # type: ignore[union-attr]
     assert both.tenant == ("x", "y", "y")
     assert hived.nodes_for(both, 0.5, gpus=2) == {"x": {"node": 1}, "y": {"node": 2}}
+
+
+MIXED = {"a": {"GPU": 6, "socket": 2, "node": 2}, "b": {"GPU": 2, "node": 2}}
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_only_buddies_keep_mixed_cells_private(seed: int) -> None:
+    """Where tenants reserve more than nodes, the order of cutting decides."""
+    trace = tenants(seed, num_jobs=400)
+    starts = {}
+    for sharing in hived.Sharing:
+        starts[sharing] = hived.simulate(trace, MIXED, ORDERS[1], sharing).start_s
+    private = starts[hived.Sharing.PRIVATE]
+    assert np.array_equal(private, starts[hived.Sharing.CELLS])
+    assert np.array_equal(private, starts[hived.Sharing.FIXED_CELLS])
+    assert not np.array_equal(private, starts[hived.Sharing.CELLS_LARGEST_FIRST])
+
+
+def test_cells_of_each_level_hold_its_work_and_its_largest_job() -> None:
+    """Two jobs of one GPU for a day each offer two GPUs; a job of 16 takes two nodes."""
+    trace = cluster.Trace(
+        arrival_s=[0, 0, 0, 43200, 86400],
+        duration_s=[86400, 86400, 60, 43200, 1],
+        gpus=[1, 1, 3, 16, 2],
+        tenant=("x", "x", "x", "x", "y"),
+    )
+    assert hived.cells_for(trace, 1.0) == {
+        "x": {"GPU": 2, "socket": 1, "node": 2},
+        "y": {"switch": 1},
+    }
+    assert hived.cells_for(trace, 0.4)["x"] == {"GPU": 5, "socket": 1, "node": 3}
+    reservations = hived.cells_for(trace, 1.0).values()
+    assert hived.num_nodes(reservations, hived.Hierarchy()) == 3  # 2 + 4 + 16 + 2 GPUs
+
+
+def test_a_fixed_partition_lends_too_and_evicts() -> None:
+    trace = tenants(5)
+    cells = {**CELLS, "b": {"GPU": 8}}
+    runs = [
+        hived.simulate(trace, cells, ORDERS[1], sharing, low_priority=("b",))
+        for sharing in (hived.Sharing.CELLS, hived.Sharing.FIXED_CELLS)
+    ]
+    ours = np.array(trace.tenant) == "a"
+    assert np.array_equal(runs[0].start_s[ours], runs[1].start_s[ours])
+    assert all(run.num_evictions > 0 for run in runs)
+    with pytest.raises(BadValue, match="low_priority needs cells"):
+        hived.simulate(trace, cells, ORDERS[1], hived.Sharing.QUOTA, low_priority=("b",))
+
+
+def test_a_week_runs_its_orders_and_keeps_them() -> None:
+    week = hived.Week(first_day=31)
+    assert week.run("shortest first", hived.Sharing.CELLS) is week.run(
+        "shortest first", hived.Sharing.CELLS
+    )
+    assert set(week.longest_min(hived.Sharing.CELLS).values()) == {0.0}
+    with pytest.raises(LabkitError, match="order"):
+        week.run("last", hived.Sharing.CELLS)
+    with pytest.raises(LabkitError, match="sharing"):
+        week.run("shortest first", "cells")  # type: ignore[arg-type]
+
+
+def test_figures_say_what_they_show() -> None:
+    delays = {"quotas": [{"fifo": 10.0}, {"fifo": 20.0}], "cells": [{"fifo": 0.0}, {"fifo": 0.0}]}
+    figure = hived.figure_delays(delays, paper_min=1000.0, title="A title")
+    markers = figure.data[-1]
+    assert [*markers.y] == [10, 20, 0, 0]
+    assert "1,000" in figure.data[0].name
+    idea = hived.figure_idea()
+    widths = {name: sum(sum(bar.x) for bar in idea.data if name in bar.y) for name in ("by cells",)}
+    assert widths == {"by cells": 8}

@@ -2,11 +2,11 @@
 
     from labkit.papers import hived
 
-    jobs = hived.load_tenants(31, 7)
-    nodes = hived.nodes_for(jobs, 0.8)
-    hived.simulate(jobs, nodes, cluster.fifo(), "cells").wait_s
+    week = hived.Week(first_day=31)
+    week.extra_delay_min("shortest first", hived.Sharing.QUOTA).max()
 
-``cells`` holds the buddy allocation, ``sharing`` runs tenants' jobs on cells or under quotas.
+``cells`` holds the buddy allocation and the binding of reserved cells, ``sharing`` runs tenants'
+jobs on cells or under quotas, ``experiment`` is what the notebook runs, ``figures`` draws it.
 """
 
 import lazy_loader
@@ -14,7 +14,18 @@ import lazy_loader
 __getattr__, __dir__, __all__ = lazy_loader.attach(
     __name__,
     submod_attrs={
-        "cells": ["Buddies", "Hierarchy", "Reserved", "refusals"],
-        "sharing": ["Shared", "load_tenants", "merge_tenants", "nodes_for", "simulate"],
+        "cells": ["Buddies", "Hierarchy", "Reserved", "bind_for_good", "refusals"],
+        "experiment": ["ORDERS", "Week"],
+        "figures": ["figure_delays", "figure_idea", "figure_refusals", "figure_waits"],
+        "sharing": [
+            "Shared",
+            "Sharing",
+            "cells_for",
+            "load_tenants",
+            "merge_tenants",
+            "nodes_for",
+            "num_nodes",
+            "simulate",
+        ],
     },
 )

@@ -8,9 +8,10 @@ Source: HiveD (OSDI'20) §3, buddy cell allocation; this is our own code.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import field
 from itertools import pairwise
+from operator import itemgetter
 from typing import Annotated
 
 import numpy as np
@@ -143,6 +144,8 @@ class Reserved:
 
     A reserved cell is bound to a physical one when its first part is used, and let go with its
     last. Without ``physical`` it is a private cluster.
+
+    Source: HiveD (OSDI'20), abstract and §3: the dynamic binding of cells.
     """
 
     @checked
@@ -155,6 +158,7 @@ class Reserved:
         self.root = [(k, at) for k, at in self.virtual.roots for _ in range(gpus[k])]  # by GPU
         self.bound: dict[tuple[int, int], int] = {}
         self.used: dict[tuple[int, int], int] = {}
+        self.keeps_hardware = False
 
     def could_hold(self, levels: list[int]) -> bool:
         """Whether a private cluster of the tenant's cells would start such a job now."""
@@ -184,7 +188,7 @@ class Reserved:
             root = self.root[cell[1]]
             self.virtual.release(*cell)
             self.used[root] -= 1
-            if not self.used[root] and root in self.bound:
+            if not self.used[root] and root in self.bound and not self.keeps_hardware:
                 self.physical.release(root[0], self.bound.pop(root))  # type: ignore[union-attr]
 
     def hardware(self, held: Held) -> Held:
@@ -192,6 +196,21 @@ class Reserved:
         roots = [self.root[start] for _, start in held]
         at = zip(held, roots, strict=True)
         return [(level, self.bound[root] + start - root[1]) for (level, start), root in at]
+
+
+def bind_for_good(tenants: Iterable[Reserved]) -> None:
+    """Bind all cells of tenants to hardware, larger ones first, and never let go: a partition.
+
+    Args:
+        tenants: whose cells are all free, on one hardware that holds them.
+    """
+    roots = [(root, tenant) for tenant in tenants for root in tenant.virtual.roots]
+    for root, tenant in sorted(roots, key=itemgetter(0), reverse=True):
+        tenant.keeps_hardware = True
+        start = tenant.physical.allocate(root[0])  # type: ignore[union-attr]
+        if start is None:
+            raise BadValue(f"bind_for_good: no free cell of level {root[0]}; valid: what fits")
+        tenant.bound[root] = start
 
 
 @checked

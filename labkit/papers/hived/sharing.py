@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from enum import StrEnum
 from functools import cache
 from heapq import heapify, heappop, heappush
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,10 +19,31 @@ from labkit.cluster.inputs.traces import NEEDED, Trace
 from labkit.cluster.policies.orders import Policy
 from labkit.errors import BadValue
 from labkit.kit.describe import Count, NonNegative, Positive, checked
-from labkit.papers.hived.cells import Buddies, Held, Hierarchy, Reserved
+from labkit.papers.hived.cells import Buddies, Held, Hierarchy, Reserved, bind_for_good
 
-Sharing = Literal["private", "quota", "packed-quota", "cells"]
 DAY_S = 86400.0
+
+
+class Sharing(StrEnum):
+    """Ways of sharing a cluster among tenants."""
+
+    PRIVATE = "private clusters"
+    """Each tenant runs its jobs on its own cells, and nothing is shared."""
+    QUOTA = "quotas, load spread"
+    """Each takes any free cells up to the GPUs it has reserved, from the largest free cell."""
+    PACKED_QUOTA = "quotas, packed"
+    """Each takes any free cells up to the GPUs it has reserved, from the smallest that will do."""
+    CELLS = "cells, buddies"
+    """HiveD: each uses its own cells, bound to the smallest hardware that will do."""
+    CELLS_LARGEST_FIRST = "cells, largest first"
+    """Each uses its own cells, bound to hardware that is cut from the largest free cell."""
+    FIXED_CELLS = "a fixed partition"
+    """Each uses its own cells, which stand for the same hardware for ever: a fixed partition."""
+
+
+BY_QUOTA = {Sharing.QUOTA, Sharing.PACKED_QUOTA}
+BY_CELLS = {Sharing.CELLS, Sharing.CELLS_LARGEST_FIRST, Sharing.FIXED_CELLS}
+FROM_LARGEST = {Sharing.QUOTA, Sharing.CELLS_LARGEST_FIRST}
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -30,6 +53,7 @@ class Shared:
     Attributes:
         start_s, end_s: first start and end.
         busy_gpu_s: GPU-seconds held within the span of the arrivals, over all jobs.
+        num_evictions: times that a job of low priority gave its GPUs back before its end.
     """
 
     trace: Trace
@@ -37,6 +61,7 @@ class Shared:
     start_s: NDArray[np.float64]
     end_s: NDArray[np.float64]
     busy_gpu_s: float
+    num_evictions: int = 0
 
     @property
     def wait_s(self) -> NDArray[np.float64]:
@@ -133,6 +158,47 @@ def nodes_for(trace: Trace, most_load: Positive, *, gpus: Count = 8) -> dict[str
 
 
 @checked
+def cells_for(trace: Trace, most_load: Positive) -> dict[str, dict[str, int]]:
+    """Cells of every level for each tenant, as many as its jobs of that level keep busy.
+
+    A tenant's jobs of a level offer at most ``most_load`` to its cells of that level, and each job
+    fits.
+
+    Args:
+        trace: jobs of tenants.
+        most_load: work that jobs offer, over what the cells can do.
+    """
+    hierarchy = Hierarchy()
+    names = list(hierarchy.sizes)
+    span_s = float(np.ptp(trace.column("arrival_s")))
+    busy_s: dict[str, dict[str, float]] = {name: {} for name in sorted(set(trace.tenant))}
+    most: dict[str, dict[str, int]] = {name: {} for name in busy_s}
+    durations_s = trace.column("duration_s").tolist()
+    gpus = trace.column("gpus").tolist()
+    shapes = {num_gpus: hierarchy.shape(num_gpus) for num_gpus in set(gpus)}
+    for tenant, duration_s, num_gpus in zip(trace.tenant, durations_s, gpus, strict=True):
+        levels = shapes[num_gpus]
+        level = names[levels[0]]
+        busy_s[tenant][level] = busy_s[tenant].get(level, 0.0) + duration_s * len(levels)
+        most[tenant][level] = max(most[tenant].get(level, 0), len(levels))
+    cells: dict[str, dict[str, int]] = {}
+    for tenant, by_level in busy_s.items():
+        cells[tenant] = {}
+        for level in names:
+            if level in by_level:
+                needed = by_level[level] / span_s / most_load
+                cells[tenant][level] = max(math.ceil(needed), most[tenant][level])
+    return cells
+
+
+def num_nodes(reservations: Iterable[Mapping[str, int]], hierarchy: Hierarchy) -> int:
+    """Nodes that hold all reservations; the last may have GPUs to spare."""
+    sizes = hierarchy.sizes
+    gpus = sum(sizes[level] * count for cells in reservations for level, count in cells.items())
+    return -(-gpus // sizes[hierarchy.node])
+
+
+@checked
 def simulate(
     trace: Trace,
     tenants: Mapping[str, Mapping[str, int]],
@@ -150,28 +216,32 @@ def simulate(
         trace: jobs of tenants.
         tenants: the cells each has reserved, by level.
         policy: an order of jobs that stops none.
-        sharing: ``private``, each tenant on its own cells; ``quota``, each on any free cells of
-            the cluster up to the GPUs it has reserved, cut from the largest free cell, as
-            schedulers that spread load do; ``packed-quota``, from the smallest; ``cells``, each on
-            its own cells, bound to hardware only while they are used.
+        sharing: who may use what, and which free cell is cut.
         low_priority: tenants without cells whose jobs, smallest first, take GPUs that are free and
             give them back when a reserved cell needs them; what is left of a job is kept.
         spread_slowdown: under ``quota``, a job without its cells runs at once on scattered GPUs,
             so many times slower; None: it waits.
 
     Raises:
-        BadValue: the policy preempts, a tenant's job is larger than its cells, or low_priority
-            without cells.
+        BadValue: ``sharing`` is none of them, the policy preempts, a tenant's job is larger than
+            its cells, or low_priority without cells.
     """
     if policy.order != "key":
         raise BadValue(
             f"hived.simulate: policy {policy.name!r} preempts; valid: fifo, best-effort, sjf"
         )
-    if low_priority and sharing != "cells":
-        raise BadValue(f"hived.simulate: low_priority needs sharing 'cells'; got {sharing!r}")
+    if low_priority and sharing not in BY_CELLS:
+        raise BadValue(
+            f"hived.simulate: low_priority needs cells, such as Sharing.CELLS; got {sharing!r}"
+        )
     names = trace.tenant or ("",) * len(trace)
     state = _State(trace, names, tenants, policy, sharing, spread_slowdown, set(low_priority))
+    fitting: set[tuple[str, int]] = set()
     for job, name in enumerate(names):
+        kind = (name, state.gpus[job])
+        if kind in fitting:
+            continue
+        fitting.add(kind)
         cells = state.own.get(name)
         levels = state.shapes[state.gpus[job]]
         if name not in state.low and not (cells and cells.could_hold(levels)):
@@ -209,13 +279,17 @@ class _State:
             (gpus if name in low else 0, key, job)
             for job, (gpus, name, key) in enumerate(zip(self.gpus, names, keys, strict=True))
         ]
-        total: dict[str, int] = {}
-        for cells in tenants.values():
-            total |= {level: total.get(level, 0) + num for level, num in cells.items()}
-        self.physical = Buddies(hierarchy, total, largest_first=sharing == "quota")
-        self.by_quota = sharing.endswith("quota")
-        binds = self.physical if sharing == "cells" else None
+        nodes = num_nodes(tenants.values(), hierarchy)
+        self.physical = Buddies(
+            hierarchy, {hierarchy.node: nodes}, largest_first=sharing in FROM_LARGEST
+        )
+        self.by_quota = sharing in BY_QUOTA
+        # Where others can take the hardware, a tenant's jobs may start when another's end.
+        self.may_be_refused = self.by_quota or sharing is Sharing.CELLS_LARGEST_FIRST
+        binds = self.physical if sharing in BY_CELLS else None
         self.own = {name: Reserved(hierarchy, cells, binds) for name, cells in tenants.items()}
+        if sharing is Sharing.FIXED_CELLS:
+            bind_for_good(self.own.values())
         self.quota = {name: own.virtual.num_gpus for name, own in self.own.items()}
         self.queues: dict[str, dict[int, list[tuple[int, float, int]]]] = {}
         self.ends: list[tuple[float, int, int]] = []
@@ -245,7 +319,7 @@ class _State:
                 if stops == self.evictions[job]:
                     self.stop(job, now)
                     dirty.add(self.names[job])
-            if dirty and self.by_quota:
+            if dirty and self.may_be_refused:
                 dirty = {name for name, queue in self.queues.items() if queue}
             while arrived < len(order) and order[arrived] == now:
                 self.put(arrived)
@@ -259,6 +333,7 @@ class _State:
             start_s=self.start,
             end_s=self.end,
             busy_gpu_s=self.busy,
+            num_evictions=sum(self.evictions),
         )
 
     def put(self, job: int) -> None:
