@@ -10,7 +10,22 @@ import pytest
 
 from labkit.errors import BadValue
 from labkit.models import Model
-from labkit.papers.effscale_inference import Partition, frontier, layouts
+from labkit.papers.effscale_inference import (
+    PALM as MODELS,
+)
+from labkit.papers.effscale_inference import (
+    Attention,
+    Layout,
+    Partition,
+    fewest_bytes,
+    figure_frontier,
+    figure_idea,
+    figure_layouts,
+    figure_sizes,
+    frontier,
+    layouts,
+    pareto,
+)
 
 PALM = Model.preset("palm-540b")
 MULTIHEAD = replace(PALM, kv_heads=48, head_dim=128)
@@ -73,22 +88,26 @@ def test_two_products_of_width_times_four_move_what_the_paper_says() -> None:
     n = 2**16
     tokens = 2**22
     units = {
-        "1d": 2.0 * tokens * plain.hidden,
-        "2d": 8 * tokens * plain.hidden / n**0.5,
-        "gathered": 4 * plain.hidden * (tokens * plain.ffn / n) ** 0.5,
+        Layout.ONE_D: 2.0 * tokens * plain.hidden,
+        Layout.TWO_D: 8 * tokens * plain.hidden / n**0.5,
+        Layout.GATHERED: 4 * plain.hidden * (tokens * plain.ffn / n) ** 0.5,
     }
     for layout, elements in units.items():
-        partition = Partition(model=plain, chips=n, layout=layout)  # type: ignore[arg-type]
+        partition = Partition(model=plain, chips=n, layout=layout)
         assert partition.layer_bytes(tokens) == pytest.approx(2 * elements, rel=0.02)
-    assert replace(partition, layout="2d").ways(tokens) == n**0.5 / 2
+    assert replace(partition, layout=Layout.TWO_D).ways(tokens) == n**0.5 / 2
 
 
 def test_longest_contexts_are_those_of_table_1() -> None:
     """Within 2 %: printed to two or three digits."""
     for batch, printed in {128: (1320, 660, 43_000), 512: (330, 165, 10_700)}.items():
         ours = [
-            Partition(model=model, attention=split).longest_context(batch)  # type: ignore[arg-type]
-            for model, split in ((MULTIHEAD, "heads"), (PALM, "heads"), (PALM, "batch"))
+            Partition(model=model, attention=split).longest_context(batch)
+            for model, split in (
+                (MULTIHEAD, Attention.HEADS),
+                (PALM, Attention.HEADS),
+                (PALM, Attention.BATCH),
+            )
         ]
         np.testing.assert_allclose(ours, printed, rtol=0.02)
 
@@ -99,7 +118,7 @@ def test_a_pass_is_never_faster_than_the_paper_measured() -> None:
     measured = {
         0.29: INT8.step(1, tokens=2048),
         0.0285: INT8.step(64, context=2048),
-        85.2: replace(bf16, layout="gathered").step(512, tokens=2048),
+        85.2: replace(bf16, layout=Layout.GATHERED).step(512, tokens=2048),
         0.0938: bf16.step(512, context=2048),
     }
     for seconds, modelled in measured.items():
@@ -108,9 +127,7 @@ def test_a_pass_is_never_faster_than_the_paper_measured() -> None:
 
 def test_more_tokens_want_weights_to_travel_further() -> None:
     table = layouts(INT8, [2**k for k in range(6, 25)])
-    fewest = table.loc[table.groupby("tokens")["layer_bytes"].idxmin()]
-    order = fewest.layout.drop_duplicates().tolist()
-    assert order == ["2d", *(f"gathered over {n}" for n in (4, 16, 64))]
+    assert fewest_bytes(table) == ["2D", *(f"gathered over {n}" for n in (4, 16, 64))]
 
 
 def test_weights_are_read_once_and_halved_by_int8() -> None:
@@ -134,12 +151,48 @@ def test_larger_batches_are_cheaper_and_slower_and_more_chips_faster_and_dearer(
 def test_collectives_go_around_the_axes_of_a_torus() -> None:
     """4 × 4 × 4: 9 steps around all axes, 6 around two, 3 around one; a layer has two of both."""
     per_layer = 1e-6 * PALM.num_layers
-    assert replace(INT8, layout="1d").step(64).hops_s == pytest.approx(2 * 9 * per_layer)
+    assert replace(INT8, layout=Layout.ONE_D).step(64).hops_s == pytest.approx(2 * 9 * per_layer)
     assert replace(INT8, split=4).step(64).hops_s == pytest.approx(2 * (6 + 3) * per_layer)
 
 
 def test_wrong_splits_are_refused() -> None:
     with pytest.raises(BadValue, match="split must divide 64 chips; got 3"):
         replace(INT8, split=3)
-    with pytest.raises(BadValue, match="layout '1d' has none"):
-        replace(INT8, layout="1d", split=2)
+    with pytest.raises(BadValue, match="layout '1D' has none"):
+        replace(INT8, layout=Layout.ONE_D, split=2)
+
+
+def test_the_three_models_have_the_sizes_that_they_are_called_by() -> None:
+    for name, model in MODELS.items():
+        assert model.num_params == pytest.approx(1e9 * float(name.removesuffix("B")), rel=0.08)
+
+
+def test_a_cache_divided_by_tokens_needs_no_batch() -> None:
+    by_tokens = replace(INT8, attention=Attention.SEQUENCE)
+    assert by_tokens.cache_bytes(1, 6400) == pytest.approx(INT8.cache_bytes(1, 6400) / 64)
+    assert by_tokens.longest_context(1) == pytest.approx(64 * INT8.longest_context(1), rel=1e-3)
+    assert by_tokens.longest_context(64) == pytest.approx(INT8.longest_context(64), rel=1e-3)
+
+
+def test_nothing_on_a_pareto_line_is_beaten_by_anything_tried() -> None:
+    models = {name: replace(INT8, model=model) for name, model in MODELS.items()}
+    best = pareto(models, [1, 8, 64], [1, 16, 256], context=2048)
+    for name, rows in best.groupby("partition"):
+        assert rows.token_s.is_monotonic_increasing
+        assert rows.chip_s.is_monotonic_decreasing
+        tried = frontier({name: replace(models[name], chips=64)}, [16], context=2048).iloc[0]
+        assert ((rows.token_s <= tried.token_s) & (rows.chip_s <= tried.chip_s)).any()
+    assert best[best.partition == "540B"].chips.min() == 64  # int8 weights fill 17 chips
+    assert [trace.name for trace in figure_sizes(best).data] == [*MODELS]
+
+
+def test_figures_draw_a_line_a_layout_and_the_papers_point() -> None:
+    moved = layouts(INT8, [64, 4096])
+    assert [trace.name for trace in figure_layouts(moved).data] == [*moved.layout.unique()]
+    assert figure_idea().data
+    lines = frontier({"2D": INT8, "1D": replace(INT8, layout=Layout.ONE_D)}, [1, 64])
+    point = {"batch": 64, "chips": 64, "token_ms": 28.5}
+    figure = figure_frontier(lines, bound="2D", paper=point, title="frontier")
+    assert figure.data[-1].x == (28.5,)
+    bound = 1e3 * lines.loc[lines.partition == "2D", "least_s"]
+    assert figure.data[-2].y == pytest.approx(tuple(bound), rel=1e-5)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Generator
 from typing import Any
 
@@ -12,13 +11,13 @@ import pytest
 import torch
 
 from labkit.errors import LabkitError
-from labkit.kit.ranks import on_ranks
 from labkit.papers import kungfu
+from labkit.papers.kungfu import figures
 from labkit.tuning import goodput, noise
 from labkit.tuning.recording import stacked, training
 
 DATA = training.load_digits()
-Policy = Generator[int, tuple[list[float], float], None]
+Policy = Generator[int, kungfu.Norms, None]
 
 
 def run_of(**fields: Any) -> kungfu.AdaptiveRun:
@@ -32,7 +31,7 @@ def run_of(**fields: Any) -> kungfu.AdaptiveRun:
     return kungfu.AdaptiveRun(**(given | {"check_every": 1} | fields))
 
 
-def fixed(batch: int, heard: list[tuple[list[float], float]] | None = None) -> Policy:
+def fixed(batch: int, heard: list[kungfu.Norms] | None = None) -> Policy:
     while True:
         norms = yield batch
         if heard is not None:
@@ -50,40 +49,25 @@ def test_workers_that_share_a_batch_train_as_one_process_does() -> None:
 
 
 def test_a_policy_hears_the_norms_of_the_workers_and_of_their_mean() -> None:
-    heard: list[tuple[list[float], float]] = []
+    heard: list[kungfu.Norms] = []
     table = kungfu.train(run_of(), fixed(16, heard), DATA)
     assert len(heard) == len(table) == 10
     order = torch.randperm(len(DATA[0]), generator=torch.Generator().manual_seed(0))
     share = order[:16].view(4, 4)
     rows = kungfu.replicas(stacked.initial([0]), DATA[0][share], DATA[1][share])
-    assert heard[0][0] == pytest.approx((rows**2).sum(1), rel=1e-4)
+    assert heard[0][0] == pytest.approx((rows**2).sum(1).mean(), rel=1e-4)
     assert heard[0][1] == pytest.approx((rows.mean(0) ** 2).sum(), rel=1e-4)
     terms = noise.from_replicas(rows, 4)
     assert table["grad_sqr"][0] == pytest.approx(terms.grad_sqr, rel=1e-3)
     assert table["covariance_trace"][0] == pytest.approx(terms.covariance_trace, rel=1e-3)
 
 
-def test_real_ranks_train_and_hear_what_a_stack_of_workers_does() -> None:
-    run = run_of(num_workers=3, num_examples=720, small_batch=24)
-    data = DATA
-
-    def doubling() -> Policy:
-        batches = itertools.chain((24, 24, 48), itertools.repeat(96))
-        while True:
-            yield next(batches)
-
-    def worker(rank: int) -> tuple[pd.DataFrame, float, float]:
-        workers = kungfu.Ranks(rank)
-        return kungfu.train(run, doubling(), data, workers), *workers.seconds
-
-    ranks = on_ranks(worker, 3)
-    stack = kungfu.train(run, doubling(), data)
-    for table, *seconds in ranks.results:
-        pd.testing.assert_frame_equal(table, stack, rtol=1e-9)
-        assert min(seconds) > 0
-    numbers = 64 * 32 + 32 + 32 * 10 + 10
-    message = len(stack) * 8 * (numbers + 3)  # the gradient, and a norm a rank
-    assert 1 <= ranks.across_bytes(1) / (2 * (3 - 1) * message) < 1.1  # gloo's headers on top
+def test_a_policy_may_hear_some_of_the_workers_only() -> None:
+    heard: list[kungfu.Norms] = []
+    kungfu.train(run_of(heard_workers=1, num_examples=16), fixed(16, heard), DATA)
+    order = torch.randperm(len(DATA[0]), generator=torch.Generator().manual_seed(0))
+    rows = kungfu.replicas(stacked.initial([0]), DATA[0][order[None, :4]], DATA[1][order[None, :4]])
+    assert heard[0][0] == pytest.approx((rows**2).sum(), rel=1e-4)
 
 
 def test_replicas_of_equal_batches_average_to_the_gradient_of_all() -> None:
@@ -138,14 +122,21 @@ def test_times_are_sums_of_steps_and_count_only_where_every_seed_arrives() -> No
     assert np.isnan(times.loc[("a", 0.1)])  # one of its two seeds never got there
 
 
-def test_an_outcome_counts_steps_and_examples_as_the_run_did() -> None:
-    table = kungfu.outcomes(LOOKS[LOOKS["seed"] == 0], lambda batch: np.full(len(batch), 3.0), 0.1)
-    row = table.loc["a"].to_dict()
-    assert (row["steps"], row["examples"], row["time_s"]) == (10, 120, 30)
-    assert (row["error"], row["largest_batch"]) == (pytest.approx(0.3), 16)
+def test_a_summary_counts_steps_and_examples_as_the_run_did() -> None:
+    runs = LOOKS[LOOKS["seed"] == 0]
+    row = kungfu.summary(runs, lambda batch: np.full(len(batch), 3.0), 0.1).loc["a"].to_dict()
+    assert row == {"steps": 10, "examples": 120, "time_s": 30, "largest_batch": 16}
+    assert kungfu.final_error(runs)["a"] == pytest.approx(0.3)
+    assert kungfu.final_error(runs, 60)["a"] == 0.5
 
 
-def test_a_comparison_names_policy_and_seed_and_its_figure_draws_each() -> None:
+def test_times_by_seed_have_a_row_a_seed_and_a_column_a_policy() -> None:
+    times = kungfu.times_by_seed(LOOKS, np.ones_like, 0.3)
+    assert times["a"].to_dict() == {0: 10, 1: 10}
+    assert times["b"].to_dict() == {0: 5, 1: pytest.approx(np.nan, nan_ok=True)}
+
+
+def test_a_comparison_names_policy_and_seed_and_its_figures_draw_each() -> None:
     fields = {"small_batch": 16, "small_rate": 0.05, "num_workers": 4, "num_examples": 160}
     cases = {"small": {"batch": 16}, "large": {"batch": 32}}
     runs = kungfu.compare(fixed, cases, (0, 1), DATA, check_every=5, **fields)
@@ -153,7 +144,28 @@ def test_a_comparison_names_policy_and_seed_and_its_figure_draws_each() -> None:
         (policy, seed) for policy in cases for seed in (0, 1)
     }
     times = kungfu.times_to(runs, np.asarray, [0.9])
-    assert [trace.name for trace in kungfu.figure_times(times).data] == ["small", "large"]
+    assert [trace.name for trace in figures.figure_times(times).data] == ["small", "large"]
+    by_seed = kungfu.times_by_seed(runs, np.ones_like, 0.9)
+    ratios = figures.figure_ratios(by_seed, [*cases], baseline="small", paper=0.5, gpus=4)
+    assert ratios.data[0].x[0] == 1
+    assert len(ratios.data[1].x) == 4
+
+
+def test_monitoring_that_costs_the_same_seconds_a_step_is_predicted_exactly() -> None:
+    """8 and 64 images in 1 and 4 s; monitoring takes 1 s, or a quarter of it at interval 4."""
+    rows = [(8, "none", 1, 8.0), (8, "m", 1, 4.0), (8, "m", 4, 6.4), (64, "none", 1, 16.0)]
+    rows.append((64, "m", 1, 64 / 5))
+    printed = pd.DataFrame(rows, columns=["batch_size", "metric", "interval", "images_per_s"])
+    table = kungfu.monitored_rates(printed, 8)
+    assert table["predicted_per_s"].tolist() == pytest.approx([6.4, 12.8])
+    assert table["plain_per_s"].tolist() == [8, 16]
+
+
+def test_the_figures_of_idea_and_noise_draw_what_they_are_given() -> None:
+    assert {trace.name for trace in figures.figure_idea().data} >= {"gradient"}
+    run = pd.DataFrame({"examples": [8, 24], "noise_scale": [20.0, 30.0], "batch_size": [8, 16]})
+    threshold = figures.figure_noise(run, 2.0).data[1]
+    assert threshold.y == (16, 32)
 
 
 @pytest.fixture

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -824,6 +825,17 @@ def test_a_claim_that_the_rival_meets_too_is_no_fault_of_the_notebook(root: Path
     notebook = good(root)
     stored("flip_verdict", "reproduced", verdict="not earned")(notebook)
     assert findings(root, notebook) == []
+
+
+def test_an_abstract_without_a_number_needs_one_headline(root: Path) -> None:
+    notebook = good(root)
+    stored("verdict", "not attempted")(notebook)
+    file = root / "data/papers/alpha/claims.yaml"
+    text = re.sub(r"abstract_numbers: .*", "abstract_numbers: []", file.read_text())
+    assert "abstract_numbers: []" in text
+    assert "of kind 'headline'" in str(findings(root, notebook))
+    file.write_text(text)
+    assert "of kind 'headline'" not in str(findings(root, notebook))
 
 
 def test_numbers_that_stand_for_many_things_may_be_typed(root: Path) -> None:

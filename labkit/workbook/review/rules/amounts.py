@@ -8,6 +8,8 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from typing import Any
 
+from labkit.errors import LabkitError
+from labkit.workbook.review import claims as claims_file
 from labkit.workbook.review.anatomy import FOLD, SIZES, Subject, words
 from labkit.workbook.review.rules.rule import Remark, rule
 from labkit.workbook.review.verdicts import Claim
@@ -28,11 +30,19 @@ def _weaknesses(subject: Subject) -> int:
     return sum(bool(p.cells("weakness")) for p in section.weaknesses) if section else 0
 
 
+def _abstract_has_no_number(subject: Subject) -> bool:
+    try:
+        return claims_file.load_file(subject.root, subject.key).abstract_numbers == []
+    except LabkitError:  # another rule says what is wrong with the file
+        return False
+
+
+HEADLINES = "claims of kind 'headline'"
 Span = tuple[int, int | None]
 SPANS: dict[str, dict[str, Span]] = {
     "sections tagged 'figure'": {"flagship": (2, None), "standard": (2, None)},
     "judged claims": {"flagship": (5, 10), "standard": (3, 6)},
-    "claims of kind 'headline'": {"flagship": (3, None), "standard": (2, None)},
+    HEADLINES: {"flagship": (3, None), "standard": (2, None)},
     "weaknesses with a code cell tagged 'weakness'": {"flagship": (3, None), "standard": (2, None)},
 }
 """What a notebook of either size holds: the least and the most of each."""
@@ -66,6 +76,8 @@ def _in_words() -> str:
 def holds_enough(subject: Subject) -> Iterator[Remark]:
     for (what, spans), count in zip(SPANS.items(), _COUNTS, strict=True):
         least, most = spans[subject.size or SIZES[-1]]
+        if what == HEADLINES and _abstract_has_no_number(subject):
+            least = min(least, 1)  # a second one would be invented
         number = count(subject)
         if number < least or (most is not None and number > most):
             fix = f"a {subject.size or SIZES[-1]} notebook: {span_in_words((least, most))}"

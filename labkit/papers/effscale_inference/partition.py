@@ -16,7 +16,8 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Annotated, Literal
+from enum import StrEnum
+from typing import TYPE_CHECKING, Annotated
 
 import numpy as np
 from annotated_types import MinLen
@@ -29,9 +30,52 @@ from labkit.models import Model
 if TYPE_CHECKING:
     import pandas as pd
 
-Layout = Literal["1d", "2d", "gathered"]
 NUMBER_BYTES = 2
 """Of an activation, and of a cached key or value."""
+
+
+class Layout(StrEnum):
+    """How the weights of a layer lie on chips, and what travels."""
+
+    ONE_D = "1D"
+    TWO_D = "2D"
+    GATHERED = "gathered"
+
+
+class Attention(StrEnum):
+    """By what keys and values are divided among chips."""
+
+    HEADS = "heads"
+    BATCH = "batch"
+    SEQUENCE = "sequence"
+
+
+PALM: dict[str, Model] = {
+    "8B": Model(
+        num_layers=32,
+        hidden=4096,
+        heads=16,
+        head_dim=256,
+        kv_heads=1,
+        ffn=16384,
+        vocab=256000,
+        bias=False,
+        mlp="swiglu",
+    ),
+    "62B": Model(
+        num_layers=64,
+        hidden=8192,
+        heads=32,
+        head_dim=256,
+        kv_heads=1,
+        ffn=32768,
+        vocab=256000,
+        bias=False,
+        mlp="swiglu",
+    ),
+    "540B": Model.preset("palm-540b"),
+}
+"""The paper's three models. Source: Chowdhery et al. 2022, Table 1."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,13 +113,13 @@ class Partition:
     """A model on a slice of chips.
 
     Attributes:
-        layout: ``1d``: inner columns are split over all chips; ``2d``: width over some, inner over
-            the others; ``gathered``: tokens are split over groups of chips that gather weights,
-            each group of ``1d`` inside.
-        split: chips along the width (``2d``), or over which tokens are split and weights gathered
-            (``gathered``); None: the number that moves fewest bytes.
-        attention: keys and values split over ``heads`` (a head on several chips is copied), or
-            over the ``batch``.
+        layout: 1D: inner columns are split over all chips; 2D: width over some, inner over the
+            others; gathered: tokens are split over groups of chips that gather weights, each group
+            of 1D inside.
+        split: chips along the width (2D), or over which tokens are split and weights gathered
+            (gathered); None: the number that moves fewest bytes.
+        attention: keys and values split over heads (a head on several chips is copied), over the
+            sequences of the batch, or over the tokens of each sequence.
         weight_bytes: of a weight in memory and on links: 2, or 1 for int8.
         link_bytes_per_s: of a chip; None: the accelerator's.
         hop_s: latency of one step of a collective (assumed).
@@ -84,9 +128,9 @@ class Partition:
     model: Model
     chips: Count = 64
     accelerator: str = "TPU-v4"
-    layout: Layout = "2d"
+    layout: Layout = Layout.TWO_D
     split: Count | None = None
-    attention: Literal["heads", "batch"] = "batch"
+    attention: Attention = Attention.BATCH
     weight_bytes: Positive = 2
     link_bytes_per_s: Positive | None = None
     hop_s: NonNegative = 1e-6
@@ -94,8 +138,8 @@ class Partition:
     def __post_init__(self) -> None:
         if self.split and self.chips % self.split:
             raise BadValue(f"Partition.split must divide {self.chips} chips; got {self.split}")
-        if self.layout == "1d" and self.split:
-            raise BadValue("Partition.split: layout '1d' has none; valid: None")
+        if self.layout is Layout.ONE_D and self.split:
+            raise BadValue("Partition.split: layout '1D' has none; valid: None")
 
     @property
     def columns(self) -> tuple[int, int]:
@@ -109,10 +153,10 @@ class Partition:
     @checked
     def ways(self, tokens: Count) -> int:
         """``split``, or the divisor of the chips that moves fewest bytes for so many tokens."""
-        if self.split or self.layout == "1d":
+        if self.split or self.layout is Layout.ONE_D:
             return self.split or 1
         choices = [n for n in range(1, self.chips + 1) if self.chips % n == 0]
-        if self.layout == "gathered":
+        if self.layout is Layout.GATHERED:
             choices = [n for n in choices if n <= tokens and n > 1] or [1]
         return min(choices, key=lambda n: self._layer_bytes(tokens, n))
 
@@ -125,17 +169,15 @@ class Partition:
         return self._layer_bytes(tokens, self.ways(tokens))
 
     def _layer_bytes(self, tokens: int, split: int) -> float:
-        width = self.model.hidden
-        (inner_in, inner_out) = self.columns
-        others = self.chips // split
-        share_over_split = (split - 1) / split  # what one of so many chips receives
-        share_over_others = (others - 1) / others
-        if self.layout == "gathered":
-            weights = self.weight_bytes * width * (inner_in + inner_out) / others * share_over_split
-            return weights + 2 * NUMBER_BYTES * tokens / split * width * share_over_others
-        across = 2 * tokens * width / split * share_over_others  # gathered before, scattered after
-        inside = tokens * (inner_in + inner_out) / others * share_over_split
-        return NUMBER_BYTES * (across + inside)
+        return layer_bytes(
+            self.layout,
+            tokens=tokens,
+            width=self.model.hidden,
+            columns=self.columns,
+            chips=self.chips,
+            split=split,
+            weight_bytes=self.weight_bytes,
+        )
 
     def _hops(self, chips: int) -> float:
         """Steps of a collective that goes around one axis of a cube-shaped torus after another."""
@@ -147,17 +189,22 @@ class Partition:
         """Keys and values on the fullest chip."""
         heads = self.model.kv_heads
         sequences = batch
-        if self.attention == "heads":
+        tokens = context
+        if self.attention is Attention.HEADS:
             heads = -(-heads // self.chips)
-        else:
+        elif self.attention is Attention.BATCH:
             sequences = -(-batch // self.chips)
+        else:
+            tokens = -(-context // self.chips)
         each = 2 * NUMBER_BYTES * self.model.num_layers * heads * self.model.head_dim
-        return float(each * sequences * context)
+        return float(each * sequences * tokens)
 
     @checked
     def longest_context(self, batch: Count, *, memory_share: Share = 0.3) -> int:
         """Tokens of context that fit beside the weights in a share of each chip's memory."""
         free_bytes = memory_share * hardware.accelerator(self.accelerator).memory_bytes
+        if self.attention is Attention.SEQUENCE:
+            return self.chips * int(free_bytes / self.cache_bytes(batch, self.chips))
         return int(free_bytes / self.cache_bytes(batch, 1))
 
     @checked
@@ -192,10 +239,44 @@ class Partition:
 
 
 @checked
+def layer_bytes(
+    layout: Layout,
+    *,
+    tokens: Count,
+    width: Count,
+    columns: tuple[Count, Count],
+    chips: Count,
+    split: Count = 1,
+    weight_bytes: Positive = NUMBER_BYTES,
+) -> float:
+    """Bytes that a chip receives for a layer of two products, width → inner and inner → width.
+
+    A gather of D bytes over k chips, or a scatter of sums, brings each of them D (k - 1) / k.
+
+    Args:
+        tokens: in all of a batch.
+        columns: inner columns of the first product, and rows of the second.
+        split: chips along the width (2D), or over which tokens are split (gathered).
+
+    Source: §3.2.1 to §3.2.3 and Appendix A, for any number of columns.
+    """
+    inner_in, inner_out = columns
+    others = chips // split
+    share_over_split = (split - 1) / split  # what one of so many chips receives
+    share_over_others = (others - 1) / others
+    if layout is Layout.GATHERED:
+        weights = weight_bytes * width * (inner_in + inner_out) / others * share_over_split
+        return weights + 2 * NUMBER_BYTES * tokens / split * width * share_over_others
+    across = 2 * tokens * width / split * share_over_others  # gathered before, scattered after
+    inside = tokens * (inner_in + inner_out) / others * share_over_split
+    return NUMBER_BYTES * (across + inside)
+
+
+@checked
 def layouts(partition: Partition, tokens: Annotated[Sequence[Count], MinLen(1)]) -> pd.DataFrame:
     """Bytes that a chip receives in a layer, by layout and tokens.
 
-    ``gathered`` has a row for each number of chips that tokens are split over.
+    Weights that are gathered have a row for each number of chips that tokens are split over.
 
     Args:
         partition: its layout and split are those of each row instead.
@@ -203,20 +284,26 @@ def layouts(partition: Partition, tokens: Annotated[Sequence[Count], MinLen(1)])
     """
     import pandas as pd
 
-    kinds = {
-        "1d": replace(partition, layout="1d", split=None),
-        "2d": replace(partition, layout="2d", split=None),
-    }
+    kinds: dict[str, Partition] = {}
+    for layout in (Layout.ONE_D, Layout.TWO_D):
+        kinds[layout] = replace(partition, layout=layout, split=None)
     for power in range(1, 1 + int(np.log(partition.chips) / np.log(4))):
         split = 4**power
-        kinds[f"gathered over {split}"] = replace(partition, layout="gathered", split=split)
+        name = f"gathered over {split}"
+        kinds[name] = replace(partition, layout=Layout.GATHERED, split=split)
     rows = []
     for count in tokens:
         for name, kind in kinds.items():
-            if kind.layout != "gathered" or (kind.split or 1) <= count:
+            if kind.layout is not Layout.GATHERED or (kind.split or 1) <= count:
                 bytes_in = kind.layer_bytes(count)
                 rows.append({"layout": name, "tokens": count, "layer_bytes": bytes_in})
     return pd.DataFrame(rows)
+
+
+def fewest_bytes(moved: pd.DataFrame) -> list[str]:
+    """The layouts of :func:`layouts` that move fewest bytes, from few tokens to many."""
+    fewest = moved.loc[moved.groupby("tokens")["layer_bytes"].idxmin()]
+    return [str(name) for name in fewest["layout"].drop_duplicates()]
 
 
 @checked
@@ -250,3 +337,44 @@ def frontier(
                 }
             )
     return pd.DataFrame(rows)
+
+
+@checked
+def pareto(
+    partitions: Mapping[str, Partition],
+    chips: Annotated[Sequence[Count], MinLen(1)],
+    batches: Annotated[Sequence[Count], MinLen(1)],
+    *,
+    context: Whole = 0,
+) -> pd.DataFrame:
+    """Of each partition on every number of chips, the batches that no other beats.
+
+    Args:
+        partitions: by the name that the table shows.
+        chips: numbers of chips to try; those whose memory does not hold weights and cache are
+            left out.
+        batches, context: as :func:`frontier`.
+
+    Returns:
+        The rows of :func:`frontier` for which no other of the partition is both as fast and as
+        cheap, from fast to slow.
+    """
+    import pandas as pd
+
+    best = []
+    for name, partition in partitions.items():
+        tried = []
+        for count in chips:
+            sized = replace(partition, chips=count)
+            memory_bytes = hardware.accelerator(sized.accelerator).memory_bytes
+            weights_bytes = sized.weight_bytes * sized.model.num_params / count
+            fitting = []
+            for batch in batches:
+                if weights_bytes + sized.cache_bytes(batch, context or 1) <= memory_bytes:
+                    fitting.append(batch)
+            if fitting:
+                tried.append(frontier({name: sized}, fitting, context=context))
+        rows = pd.concat(tried).sort_values(["token_s", "chip_s"])
+        cheapest_so_far = rows["chip_s"].cummin()
+        best.append(rows[(rows["chip_s"] <= cheapest_so_far) & ~cheapest_so_far.duplicated()])
+    return pd.concat(best, ignore_index=True)
