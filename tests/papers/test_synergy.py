@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 
 import numpy as np
+import pandas as pd
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -137,3 +138,22 @@ def test_authors_speeds_at_ratio_six_are_not_their_tables() -> None:
     used, read = (synergy.load_needs(NEEDS, cpus_per_gpu=6, speeds=s) for s in ("used", "read"))  # type: ignore[arg-type]
     off = {kind for kind in used if abs(used[kind].speed - read[kind].speed) > 0.01}
     assert off == {"alexnet", "shufflenet", "m5"}
+
+
+def test_figures_draw_what_they_are_given() -> None:
+    needs = synergy.load_needs(NEEDS)
+    bars = {bar.name: [*bar.y] for bar in synergy.figure_needs(needs, 3).data if bar.type == "bar"}
+    assert bars["language"] == [1, 1, 1]
+    gains = pd.DataFrame({"greedy": [2.0, 3.0], "tune": [2.5, 3.5]}, index=["a", "b"])
+    figure = synergy.figure_gains(gains, [5.0, 6.0], paper_gain=3.4, title="A title")
+    shown = {trace.name: [*trace.y] for trace in figure.data}
+    assert shown["Tune, simulated"] == [2.5, 3.5]
+    assert shown["bound: nobody waits"] == [5, 6]
+    assert shown["paper: up to 3.4"] == [3.4, 3.4]
+    profiles = pd.read_csv(NEEDS, comment="#")
+    assert len(synergy.figure_speeds(profiles).data) == profiles.cpus_per_gpu.nunique()
+    by_ratio = pd.DataFrame(
+        {"cpus_per_gpu": [3, 4], "split": ["s"] * 2, "speeds": ["used"] * 2, "mean_h": [1.0, 2.0]}
+    )
+    line, shares = synergy.figure_ratio(by_ratio, 9.0).data
+    assert ([*line.y], [*shares.y]) == ([1, 2], [9, 9])

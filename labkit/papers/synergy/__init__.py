@@ -7,7 +7,9 @@
     run = cluster.simulate(trace, cluster.Cluster.nodes(16), synergy.allocator(needs, give="tune"))
 
 ``resources`` holds the descriptions and policies, ``packing`` the compiled loop over rounds: queue,
-nodes, CPUs, memory, progress. With its generator's seed and whole iterations each of the 1,000 jobs
+nodes, CPUs, memory, progress; ``figures`` draws.
+
+With its generator's seed and whole iterations each of the 1,000 jobs
 that the authors' simulator counts ends in the same round, and the mean of their README comes out to
 the last digit. First fit is the default since that program uses it. Its tables are in no registered
 data set: facts derived from them stand in ``data/papers/synergy``.
@@ -18,6 +20,7 @@ import lazy_loader
 __getattr__, __dir__, __all__ = lazy_loader.attach(
     __name__,
     submod_attrs={
+        "figures": ["figure_gains", "figure_needs", "figure_ratio", "figure_speeds"],
         "resources": [
             "Resources",
             "Sensitivity",
