@@ -42,7 +42,7 @@ def network(dtype: str = "float32") -> Any:
     torch = pytest.importorskip("torch")
     from labkit.memory.oracles.worker import build
 
-    module = build(GPT, {"seed": 0, "seq": GPT.positions}).to(getattr(torch, dtype))
+    module = build(GPT, {"rng": 0, "seq": GPT.positions}).to(getattr(torch, dtype))
     for parameter in module.parameters():
         parameter.grad = torch.randn_like(parameter)
     return module
