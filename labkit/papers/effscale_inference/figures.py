@@ -119,7 +119,7 @@ def figure_frontier(
         x=1e3 * least["chip_s"],
         y=1e3 * least["least_s"],
         mode="lines",
-        name="bound: all hides behind the longest part",
+        name=f"bound of {bound}: all parts overlap",
         line={"color": draw.PALETTE["bound"], "dash": "dot"},
     )
     token_ms = paper["token_ms"]
