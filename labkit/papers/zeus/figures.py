@@ -142,7 +142,9 @@ def figure_steps(regret: Mapping[str, float], *, title: str) -> go.Figure:
     figure = go.Figure(bars)
     figure.update_yaxes(type="log", range=[0, np.log10(max(values)) + 0.25], dtick=1)
     y = "regret over all recurrences<br>(runs of the optimum)"
-    return finish(figure, title=title, x="way to search, each with what stands before", y=y)
+    return finish(
+        figure, title=title, x="way to search (each adds a change to the one on its left)", y=y
+    )
 
 
 def figure_headline(
