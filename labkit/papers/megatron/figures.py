@@ -114,7 +114,10 @@ def figure_messages(messages: Mapping[str, pd.DataFrame]) -> go.Figure:
     """
     traces = []
     for direction in ("forward", "backward"):
-        cuts, places, widths, starts = [], [], [], []
+        cuts: list[str] = []
+        places: list[str] = []
+        widths: list[float] = []
+        starts: list[float] = []
         for cut, table in messages.items():
             before = table["width"].cumsum() - table["width"]
             chosen = table["pass"] == direction

@@ -168,12 +168,13 @@ def figure_headline(
         "bound: least energy in hindsight": ("star", PALETTE["bound"], 11),
         POLICY_WORDS["grid"]: ("square-open", PALETTE["baseline"], 15),
     }
+    ours = ("circle", PALETTE["ours"], 13)
     figure = go.Figure()
     for name, table in points.items():
-        symbol, colour, size = looks.get(name, ("circle", PALETTE["ours"], 13))
+        is_chosen = name == chosen
+        symbol, colour, size = ours if is_chosen else looks.get(name, ours)
         style: dict[str, Any] = {"mode": "markers"}
-        if name == chosen:
-            symbol, colour, size = "circle", PALETTE["ours"], 13
+        if is_chosen:
             style = {"mode": "markers+text"}
             style["text"] = [f"    {each}    " for each in table["workload"]]
             places = [_LABEL_PLACES.get(each, "middle right") for each in table["workload"]]
