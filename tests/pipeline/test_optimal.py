@@ -317,20 +317,20 @@ def gaps(schedule, profile, num_points=40):
 
 
 def test_gaps_of_profiles_nobody_tuned_for(generated):
-    """Reached: 0.092 % and 0.183 % (mean, largest) of three, at 15 MHz from clock to clock.
+    """Reached: 0.093 % and 0.169 % (mean, largest) of three, at 15 MHz from clock to clock.
 
     Whole plans alone, in as many variants as time allowed, came to 0.116 % and 0.201 %.
     """
     gap = np.concatenate([gaps(build("1f1b", 8, 12), generated(seed)) for seed in (100, 101, 102)])
     assert gap.mean() < 0.00098
-    assert gap.max() < 0.00195
+    assert gap.max() < 0.0018
 
 
 def test_long_plans_are_as_near_as_their_windows_let_them(generated):
-    """Reached: 0.197 % and 0.319 % at 8 x 64, where whole plans alone left 0.243 % and 0.386 %."""
+    """Reached: 0.197 % and 0.302 % at 8 x 64, where whole plans alone left 0.243 % and 0.386 %."""
     gap = gaps(build("1f1b", 8, 64), generated(101))
-    assert gap.mean() < 0.0022
-    assert gap.max() < 0.0035
+    assert gap.mean() < 0.0021
+    assert gap.max() < 0.0033
 
 
 def test_more_effort_comes_nearer(generated):
@@ -410,22 +410,22 @@ def test_a_deadline_no_clock_meets_is_refused():
 @pytest.mark.parametrize(
     ("model", "device", "mean", "most"),
     [
-        ("gpt3-175b", "a100_sxm", 0.0008, 0.0016),
-        ("bloom", "a100_sxm", 0.0010, 0.0018),
-        ("gpt3-175b", "a40", 0.0013, 0.0045),
+        ("gpt3-175b", "a100_sxm", 0.00074, 0.0014),
+        ("bloom", "a100_sxm", 0.0010, 0.0017),
+        ("gpt3-175b", "a40", 0.0012, 0.0042),
     ],
 )
 def test_published_profiles_are_within_a_fraction_of_a_percent(measured, model, device, mean, most):
-    """Reached at 40 deadlines: 0.070/0.142 %, 0.093/0.169 % and 0.117/0.416 %."""
+    """Reached at 40 deadlines: 0.068/0.126 %, 0.091/0.151 % and 0.113/0.374 %."""
     gap = gaps(build("1f1b", 8, 12), measured(model, device))
     assert gap.mean() < mean
     assert gap.max() < most
 
 
 def test_gpt3_on_a100_at_64_microbatches(measured):
-    """Reached: 0.092 % and 0.188 %; with whole plans alone it was 0.102 % and 0.243 %."""
+    """Reached: 0.089 % and 0.193 %; with whole plans alone it was 0.102 % and 0.243 %."""
     gap = gaps(build("1f1b", 8, 64), measured("gpt3-175b"))
-    assert gap.mean() < 0.00098
+    assert gap.mean() < 0.00096
     assert gap.max() < 0.0020
 
 
