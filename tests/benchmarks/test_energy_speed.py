@@ -15,9 +15,10 @@ import pytest
 
 from labkit.pipeline import build, compare, plan
 from labkit.pipeline.planning.relaxation import OptimalPlanner
+from labkit.pipeline.planning.rounding import realise
 from labkit.pipeline.profiles.clocks import Task
 from tests.oracles.lowtime_frontiers import lowtime_frontier
-from tests.pipeline.conftest import measured, published  # noqa: F401  (fixtures)
+from tests.pipeline.conftest import generated, measured, published  # noqa: F401  (fixtures)
 
 SIZES = {"8x12": (8, 12), "8x64": (8, 64), "8x128": (8, 128), "16x256": (16, 256)}
 
@@ -42,6 +43,18 @@ def forty_plans(schedule: Any, profile: Any) -> tuple[float, Any, list[float]]:
 def growth(small: tuple[int, float], large: tuple[int, float]) -> float:
     """Exponent of cost in the number of instructions, from two (instructions, seconds)."""
     return float(np.log(large[1] / small[1]) / np.log(large[0] / small[0]))
+
+
+def report_gaps(benchmark: Any, name: str, gaps: list[float], cpu_s: float) -> None:
+    benchmark.extra_info |= {
+        "cpu_s": round(cpu_s, 2),
+        "mean_gap": round(float(np.mean(gaps)), 5),
+        "largest_gap": round(max(gaps), 5),
+    }
+    print(
+        f"\n{name}: 40 plans in {cpu_s:.2f} CPU s, {np.mean(gaps):.3%} above the bound on "
+        f"average, {max(gaps):.3%} at most"
+    )
 
 
 @pytest.mark.large
@@ -86,8 +99,26 @@ def test_frontier(benchmark: Any, measured: Any, size: str) -> None:  # noqa: F8
         assert makespan_s <= deadline_s * (1 + 1e-9)
         gaps.append(energy_j / choice.bound_j - 1)
     assert min(gaps) > -1e-9
-    benchmark.extra_info |= {"cpu_s": round(cpu_s, 2), "largest_gap": round(max(gaps), 5)}
-    print(f"\n{size}: 40 plans in {cpu_s:.2f} CPU s, at most {max(gaps):.2%} above the bound")
+    report_gaps(benchmark, size, gaps, cpu_s)
+
+
+@pytest.mark.large
+@pytest.mark.parametrize("effort", [1, 4, 16])
+@pytest.mark.parametrize("name", ["gpt3-175b/a100_sxm", "gpt3-175b/a40", "generated"])
+def test_gap(benchmark: Any, measured: Any, generated: Any, name: str, effort: int) -> None:  # noqa: F811
+    """What more effort brings: 40 deadlines at 8 x 64, CPU seconds of rounding alone."""
+    profile = generated(101) if name == "generated" else measured(*name.split("/"))
+    task = Task(build("1f1b", 8, 64), profile)
+    planner = OptimalPlanner(task)
+    deadlines_s = np.linspace(*planner.range_s, 40).tolist()
+    relaxed = planner._relaxed(deadlines_s)
+    work = (task, planner.choices, relaxed, deadlines_s)
+    start = time.process_time()
+    rows = benchmark.pedantic(realise, work, {"effort": effort}, rounds=1, iterations=1)
+    cpu_s = time.process_time() - start
+    need_j = [task.cost(row)[1] for row in rows]
+    gaps = [need / each.bound_j - 1 for need, each in zip(need_j, relaxed, strict=True)]
+    report_gaps(benchmark, f"{name}, effort {effort}", gaps, cpu_s)
 
 
 @pytest.mark.large

@@ -56,3 +56,36 @@ def measured(published: Callable[[str], pd.DataFrame]) -> Callable[..., pipeline
         return profile.with_dominance(dominance)
 
     return read
+
+
+@pytest.fixture(scope="session")
+def generated() -> Callable[[int], pipeline.EnergyProfile]:
+    """A profile of eight stages as an A100 might give it: physics of clocks, a little noise.
+
+    A part of the work waits for memory whatever the clock; power is an idle part and one that
+    grows with the clock and the square of the voltage, which falls no further at some clock.
+    """
+
+    def make(seed: int) -> pipeline.EnergyProfile:
+        rng = np.random.default_rng(seed)
+        clock_mhz = np.arange(1410.0, 850.0, -15.0)
+        share = clock_mhz / clock_mhz[0]
+        parts = []
+        middle_s = rng.uniform(0.03, 0.08)
+        for stage in range(8):
+            forward_s = middle_s * rng.normal(1, 0.06)
+            for kind, factor in (("forward", 1.0), ("backward", rng.uniform(1.8, 2.2))):
+                memory = rng.uniform(0.1, 0.35)
+                voltage = np.maximum(rng.uniform(0.6, 0.75), share)
+                power_w = rng.uniform(80, 110) + rng.uniform(200, 280) * share * voltage**2
+                time_s = forward_s * factor * (memory + (1 - memory) / share)
+                time_s = time_s * rng.normal(1, 0.0015, len(share))
+                energy_j = power_w * time_s * rng.normal(1, 0.003, len(share))
+                part = {"frequency": clock_mhz, "time": time_s, "energy": energy_j}
+                parts.append(pd.DataFrame(part).assign(stage=stage, instruction=kind))
+        power_w = rng.uniform(70, 95)
+        return pipeline.EnergyProfile.from_frame(
+            pd.concat(parts, ignore_index=True), blocking_power_w=power_w
+        )
+
+    return make

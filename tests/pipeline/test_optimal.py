@@ -17,7 +17,7 @@ from labkit.pipeline import (
     frontier,
     plan,
 )
-from labkit.pipeline.planning import relaxation
+from labkit.pipeline.planning import relaxation, rounding
 from labkit.pipeline.planning.perseus import perseus_frontier
 from labkit.pipeline.planning.relaxation import OptimalPlanner
 from labkit.pipeline.profiles.clocks import Task
@@ -307,6 +307,70 @@ def test_a_frontier_is_its_deadlines_one_by_one(seed, lags):
         assert made[i].bound_j == pytest.approx(alone.bound_j, rel=1e-7)
 
 
+def gaps(schedule, profile, num_points=40):
+    """How far above the bound each plan of a frontier lies."""
+    front = frontier(schedule, profile, num_points=num_points)
+    assert (front.makespan_s <= front.deadline_s * (1 + 1e-9)).all()
+    gap = (front.energy_j / front.bound_j - 1).to_numpy()
+    assert gap.min() > -1e-9
+    return gap
+
+
+def test_gaps_of_profiles_nobody_tuned_for(generated):
+    """Reached: 0.093 % and 0.169 % (mean, largest) of three, at 15 MHz from clock to clock.
+
+    Whole plans alone, in as many variants as time allowed, came to 0.116 % and 0.201 %.
+    """
+    gap = np.concatenate([gaps(build("1f1b", 8, 12), generated(seed)) for seed in (100, 101, 102)])
+    assert gap.mean() < 0.00098
+    assert gap.max() < 0.0018
+
+
+def test_long_plans_are_as_near_as_their_windows_let_them(generated):
+    """Reached: 0.197 % and 0.302 % at 8 x 64, where whole plans alone left 0.243 % and 0.386 %."""
+    gap = gaps(build("1f1b", 8, 64), generated(101))
+    assert gap.mean() < 0.0021
+    assert gap.max() < 0.0033
+
+
+def test_more_effort_comes_nearer(generated):
+    schedule = build("1f1b", 8, 12)
+    profile = generated(103)
+    first_s = plan(schedule, profile, "max-clock").makespan_s
+    energy_j = []
+    for effort in (0.1, 1.0, 10.0):
+        plans = [
+            plan(schedule, profile, deadline_s=share * first_s, effort=effort)
+            for share in (1.0, 1.05, 1.1)
+        ]
+        energy_j.append(sum(made.energy_j for made in plans))
+    assert energy_j[0] > energy_j[1] > energy_j[2]
+
+
+def test_windows_only_ever_gain():
+    """Whatever the shares, tries and cuts: a pass ends in time and costs no more than before."""
+    rng = np.random.default_rng(5)
+    schedule = random_order(rng, 3, 6)
+    lag_s = random_lag(rng, schedule)
+    task = Task(schedule, random_profile(rng, 3, 6), lag_s=lag_s)
+    planner = OptimalPlanner(task)
+    first_s, last_s = planner.range_s
+    problem = rounding._problem(task, planner.choices)
+    for deadline_s in np.linspace(first_s, last_s, 5):
+        solution = planner._model.solve(deadline_s)
+        search = rounding._Search(problem, solution.price_w, task.waiting_w, rng)
+        search.start(solution.duration_s, deadline_s)
+        for window in (1, 5, 17, len(schedule)):
+            before_j = search.need_j
+            search.anneal_windows(deadline_s, window, 3, -np.inf, shaken=0.5)
+            row = planner.choices.row[planner.choices.of, search.plan.choice]
+            makespan_s, energy_j = task.cost(row)
+            assert makespan_s <= deadline_s * (1 + 1e-9)
+            assert energy_j == pytest.approx(search.need_j, rel=1e-12)
+            waited_j = task.waiting_w * (deadline_s - makespan_s)
+            assert energy_j <= before_j + waited_j + 1e-9
+
+
 def test_one_clock_leaves_nothing_to_choose():
     schedule = build("1f1b", 3, 4)
     profile = random_profile(np.random.default_rng(0), 3, 1)
@@ -344,14 +408,25 @@ def test_a_deadline_no_clock_meets_is_refused():
 
 
 @pytest.mark.parametrize(
-    ("model", "device", "most"),
-    [("gpt3-175b", "a100_sxm", 0.002), ("bloom", "a100_sxm", 0.002), ("gpt3-175b", "a40", 0.005)],
+    ("model", "device", "mean", "most"),
+    [
+        ("gpt3-175b", "a100_sxm", 0.00074, 0.0014),
+        ("bloom", "a100_sxm", 0.0010, 0.0017),
+        ("gpt3-175b", "a40", 0.0012, 0.0042),
+    ],
 )
-def test_published_profiles_are_within_a_fraction_of_a_percent(measured, model, device, most):
-    front = frontier(build("1f1b", 8, 12), measured(model, device), num_points=20)
-    gap = front.energy_j / front.bound_j - 1
-    assert gap.between(0, most).all()
-    assert (front.makespan_s <= front.deadline_s * (1 + 1e-9)).all()
+def test_published_profiles_are_within_a_fraction_of_a_percent(measured, model, device, mean, most):
+    """Reached at 40 deadlines: 0.068/0.126 %, 0.091/0.151 % and 0.113/0.374 %."""
+    gap = gaps(build("1f1b", 8, 12), measured(model, device))
+    assert gap.mean() < mean
+    assert gap.max() < most
+
+
+def test_gpt3_on_a100_at_64_microbatches(measured):
+    """Reached: 0.089 % and 0.193 %; with whole plans alone it was 0.102 % and 0.243 %."""
+    gap = gaps(build("1f1b", 8, 64), measured("gpt3-175b"))
+    assert gap.mean() < 0.00096
+    assert gap.max() < 0.0020
 
 
 @pytest.mark.parametrize("smooth", [False, True])

@@ -23,6 +23,7 @@ from typing import Any
 import numpy as np
 
 from labkit.errors import LabkitError, UsageError
+from labkit.kit.describe import Positive, checked
 from labkit.pipeline.planning.interior import Interior
 from labkit.pipeline.profiles.clocks import DEADLINE_TOLERANCE, Choice, Task
 from labkit.pipeline.scheduling.graph import longest_from, longest_to
@@ -273,12 +274,12 @@ class OptimalPlanner:
         """For each deadline, energy that no plan ending by it can undercut."""
         return [relaxed.bound_j for relaxed in self._relaxed(deadlines_s)]
 
-    def choose(self, deadlines_s: Sequence[float]) -> list[Choice]:
-        """A plan for each deadline, in the order given."""
+    def choose(self, deadlines_s: Sequence[float], *, effort: float = 1.0) -> list[Choice]:
+        """A plan for each deadline, in the order given; ``effort`` as in :func:`choose_optimal`."""
         from labkit.pipeline.planning.rounding import realise  # loads numba
 
         relaxed = self._relaxed(deadlines_s)
-        rows = realise(self._task, self.choices, relaxed, deadlines_s)
+        rows = realise(self._task, self.choices, relaxed, deadlines_s, effort=effort)
         return [Choice(row, solution.bound_j) for row, solution in zip(rows, relaxed, strict=True)]
 
     def _relaxed(self, deadlines_s: Sequence[float]) -> list[Relaxation]:
@@ -289,10 +290,16 @@ class OptimalPlanner:
         return [solved[i] for i in range(len(deadlines_s))]
 
 
-def choose_optimal(task: Task) -> Choice:
-    """Near the least energy by the deadline; the bound certifies how near."""
+@checked
+def choose_optimal(task: Task, *, effort: Positive = 1.0) -> Choice:
+    """Near the least energy by the deadline; the bound certifies how near.
+
+    Args:
+        effort: how many times the usual number of windows are searched while the relaxed plan is
+            rounded to measured clocks (see ``rounding``, which says what more of it brings).
+    """
     assert task.deadline_s is not None
-    return OptimalPlanner(task).choose([task.deadline_s])[0]
+    return OptimalPlanner(task).choose([task.deadline_s], effort=effort)[0]
 
 
 def _precedence(n: int, source: np.ndarray, target: np.ndarray, owner: np.ndarray) -> Any:
