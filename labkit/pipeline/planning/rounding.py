@@ -23,13 +23,14 @@ microbatches (1F1B, one core), mean and largest gap, and CPU seconds of rounding
     generated        0.197/0.302 % 0.4 s  0.179/0.276 % 1.3 s  0.168/0.270 % 5.0 s
 
 Four times as much again gains next to nothing. At 4 x 6 what then remains is mostly the bound's;
-for long schedules that is open (a quarter or less of it is proven to be the bound's): a mixture of clocks lets all paths end at the same moment, real clocks rarely can, and the fewer and
-the further apart they are, the less. Over 16 deadlines at 4 x 6, where a MILP solver (HiGHS) had
-60 s for each, plans were 0.057 % above the bound on average, the best that either found 0.053 %,
-and no plan can be less than 0.038 % above it. Of 96 instructions in the midst of an 8 x 64 plan,
-cut free from all others, the same solver proves in 90 s that they lie at least 0.03 % (GPT-3, A100)
-or 0.12 % (A40) above it near the fastest deadlines. So a certificate of 0.1 % everywhere would take
-a bound that knows whole clocks, at minutes of that solver's time for each piece of a plan.
+for long schedules that is open (a quarter or less of it is proven to be the bound's): a mixture of
+clocks lets all paths end at the same moment, real clocks rarely can, and the fewer and the further
+apart they are, the less. Over 16 deadlines at 4 x 6, where a MILP solver (HiGHS) had 60 s for each,
+plans were 0.057 % above the bound on average, the best that either found 0.053 %, and no plan can
+be less than 0.038 % above it. Of 96 instructions in the midst of an 8 x 64 plan, cut free from all
+others, the same solver proves in 90 s that they lie at least 0.03 % (GPT-3, A100) or 0.12 % (A40)
+above it near the fastest deadlines. So a certificate of 0.1 % everywhere would take a bound that
+knows whole clocks, at minutes of that solver's time for each piece of a plan.
 """
 
 from __future__ import annotations
