@@ -587,7 +587,7 @@ BROKEN: list[tuple[str, Edit, str]] = [
     ("figure", replace("fig3", "shows the bubbles; it does not show", "has"),
      "what the figure shows"),
     ("figure", replace("fig3", "; it does not show their energy", ""), "leaves out"),
-    ("figure", replace("fig3-notice", "Notice", "See"), "what to notice"),
+    ("figure", replace("fig3-notice", "Notice how the bubbles shrink.", ""), "what to notice"),
     ("figure", drop("table1-code"), "no code redraws it"),
     ("reproduction", drop("reproduction-code", "reproduction-figure"), "no code"),
     ("differences", drop_text("differences"), "too short"),

@@ -89,6 +89,14 @@ def _without_code(section: Section) -> bool:
     return not section.code
 
 
+def _says_nothing_of_it(section: Section) -> bool:
+    """Whether no words follow the section's first code cell, and none before it say "notice"."""
+    if not section.code or re.search(r"\bnotic", section.prose, re.I):
+        return False
+    first = section.code[0].number
+    return not any(words(cell.prose) for cell in section.cells if cell.number > first)
+
+
 needs(
     "figure",
     "names the paper's figure, says what it shows and what not, redraws it, says what to notice",
@@ -107,7 +115,7 @@ needs(
         "does not say what the figure leaves out",
         "'it does not show …'",
     ),
-    (_lacks(r"\bnotic"), "does not say what to notice", "'Notice …' after the code"),
+    (_says_nothing_of_it, "does not say what to notice", "a sentence after the code"),
     (_without_code, "no code redraws it", "one to three lines that redraw its idea"),
 )
 needs(
