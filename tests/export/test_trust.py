@@ -134,7 +134,7 @@ def test_a_drawing_is_a_picture(tmp_path: Path) -> None:
 
 
 # Where archives are opened: one member is read in memory, of a file that was checked by its hash.
-ARCHIVES = {"labkit/cluster/running/traces.py", "data/profiles/fit.py"}
+ARCHIVES = {"labkit/cluster/inputs/published.py", "data/profiles/fit.py"}
 # Where code may load what runs when it is loaded, and why.
 LOADERS = {
     "labkit/files.py": {"yaml"},  # its safe loader, which makes no objects
@@ -144,7 +144,7 @@ LOADERS = {
     "labkit/kit/sweep.py": {"cloudpickle"},
     "labkit/workbook/run/cluster.py": {"pickle"},  # between a client and its Dask workers
     "labkit/workbook/run/remote.py": {"pickle"},
-    "labkit/cluster/runtime/lineage.py": {"pickle"},  # between our own processes, by pipes
+    "labkit/papers/ray/lineage.py": {"pickle"},  # between our own processes, by pipes
 }
 RUNNING = {"eval", "exec", "compile", "os.system", "unpack_archive", "extractall"}
 MODULES = {"pickle", "cloudpickle", "marshal", "shelve", "dill", "joblib", "yaml"}
