@@ -26,6 +26,8 @@ CHARACTERS_BY_A_FIGURE = 350
 CHARACTERS_BY_A_TABLE = 560
 CHARACTERS_BY_CODE = 760
 """The most text that stands on a page beside its figure, its table or its code."""
+LINES_OF_CODE = 20
+"""The most code that can be read from a page; of a longer cell the page has the words alone."""
 CHARACTERS_OF_A_MESSAGE = 260
 """The most text of the sentences that end such a page."""
 MAX_CLAIMS = 3
@@ -192,12 +194,15 @@ class _Talk:
             lead = [b for t in part.texts(stop=place) for b in re.split(r"\n\s*\n", t)]
             while sum(map(len, lead)) > CHARACTERS_BY_CODE:
                 lead.pop()
+            words = self.markup.text("\n\n".join(lead))
+            code = highlighted(cell.source.strip()) + "".join(shown)
+            is_short = len(cell.source.strip().splitlines()) <= LINES_OF_CODE
             yield Page(
-                kind="code",
+                kind="code" if is_short else "text",
                 tag="mechanism",
                 heading=self.markup.line(part.heading),
-                lead=self.markup.text("\n\n".join(lead)),
-                body=highlighted(cell.source.strip()) + "".join(shown),
+                lead=words if is_short else "",
+                body=code if is_short else words,
                 notes=self._said(
                     [*self._of_glance("method"), *part.texts()], set(_sentences(lead))
                 ),
