@@ -10,22 +10,9 @@ import pytest
 from labkit import memory
 from labkit.errors import UsageError
 from labkit.memory import Batch, Model, Parallel, Plan, Recipe
+from tests.memory.models import LITTLE_LLAMA as LLAMA
 
 GPT = Model(name="small", num_layers=6, hidden=64, heads=4, vocab=1010, positions=64)
-LLAMA = Model(
-    name="little",
-    num_layers=4,
-    hidden=64,
-    heads=8,
-    kv_heads=4,
-    ffn=96,
-    vocab=96,
-    tied=False,
-    bias=False,
-    mlp="swiglu",
-    norm="rmsnorm",
-    fused_qkv=False,
-)
 
 
 @pytest.mark.parametrize("model", [GPT, LLAMA], ids=["gpt", "llama"])

@@ -18,23 +18,10 @@ from labkit.memory.jobs.recipe import state_bytes
 from labkit.memory.plans import estimate
 from labkit.memory.plans.job import Job, mode_of
 from labkit.memory.tape.step import Moment
+from tests.memory.models import LITTLE_LLAMA as LLAMA
 from tests.memory.steps import moments_of, stored_elements, trained
 
 GPT = Model(name="small", num_layers=6, hidden=64, heads=4, vocab=101, positions=64)
-LLAMA = Model(
-    name="little",
-    num_layers=4,
-    hidden=64,
-    heads=8,
-    kv_heads=4,
-    ffn=96,
-    vocab=96,
-    tied=False,
-    bias=False,
-    mlp="swiglu",
-    norm="rmsnorm",
-    fused_qkv=False,
-)
 ADAM = Recipe.mixed_adam()
 
 

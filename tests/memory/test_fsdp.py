@@ -12,22 +12,9 @@ from labkit.memory.oracles import tracker
 from labkit.memory.plans import fsdp
 from labkit.memory.tape.mode import Mode
 from labkit.memory.tape.step import Moment, Part
+from tests.memory.models import LITTLE_LLAMA as LLAMA
 
 GPT = Model(name="small", num_layers=5, hidden=48, heads=4, vocab=501, positions=64)
-LLAMA = Model(
-    name="little",
-    num_layers=4,
-    hidden=64,
-    heads=8,
-    kv_heads=4,
-    ffn=96,
-    vocab=96,
-    tied=False,
-    bias=False,
-    mlp="swiglu",
-    norm="rmsnorm",
-    fused_qkv=False,
-)
 CASES: list[tuple[Model, dict[str, Any], str, dict[str, Any]]] = [
     (GPT, {"dp": 4}, "fp32-adam", {}),
     (GPT, {"dp": 3}, "bf16-autocast", {"recompute": "full"}),

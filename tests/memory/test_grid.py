@@ -16,22 +16,9 @@ from labkit.memory.jobs import parallel, traffic
 from labkit.memory.jobs.states import STAGE_NAMES
 from labkit.memory.plans import estimate, grid
 from labkit.memory.plans.job import Job, devices
+from tests.memory.models import LITTLE_LLAMA as LLAMA
 
 GPT = Model(name="small", num_layers=6, hidden=64, heads=4, vocab=101, positions=64)
-LLAMA = Model(
-    name="little",
-    num_layers=4,
-    hidden=64,
-    heads=8,
-    kv_heads=4,
-    ffn=96,
-    vocab=96,
-    tied=False,
-    bias=False,
-    mlp="swiglu",
-    norm="rmsnorm",
-    fused_qkv=False,
-)
 PLAN = Plan(model=LLAMA, parallel=Parallel(zero=3), recipe=Recipe.bf16_mixed(), batch=Batch(seq=32))
 
 

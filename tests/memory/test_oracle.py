@@ -17,26 +17,13 @@ import pytest
 from labkit import memory
 from labkit.errors import LabkitError, UsageError
 from labkit.memory.oracles import oracle
+from labkit.memory.oracles.cases import TINY_LLAMA as LLAMA
 from labkit.memory.oracles.oracle import Measurement
 
 pytest.importorskip("torch")
 
 # Sizes that divide neither by 3 nor by 4: a formula that forgets a ceiling is caught.
 TINY = memory.Model.preset("tiny-gpt")
-LLAMA = memory.Model(
-    name="tiny-llama",
-    num_layers=2,
-    hidden=40,
-    heads=4,
-    kv_heads=2,
-    ffn=54,
-    vocab=101,
-    tied=False,
-    bias=False,
-    mlp="swiglu",
-    norm="rmsnorm",
-    fused_qkv=False,
-)
 SHARDED = ["zero2-flat", "zero3", "hpz", "mics"]
 
 

@@ -4,14 +4,11 @@ every wrong kind: an answer, or one paragraph that says what is wrong."""
 from __future__ import annotations
 
 import inspect
-import math
 from collections.abc import Callable
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import pandas as pd
 import pytest
 
 from labkit import tuning
@@ -23,45 +20,8 @@ from labkit.tuning.recording.record import Grid
 from labkit.tuning.recording.training import Training
 from tests.tuning.conftest import STANDIN, random_job
 from tests.tuning.test_goodput import JUMPY, steps_of
-from tests.wrong_kinds import problem, problems
+from tests.wrong_kinds import WRONG, problem, problems
 
-WRONG: tuple[Any, ...] = (
-    None,
-    True,
-    -1,
-    0,
-    9.5,
-    math.nan,
-    math.inf,
-    -math.inf,
-    "",
-    "text",
-    b"bytes",
-    [],
-    [1],
-    ["text"],
-    [None],
-    (),
-    (1, 2),
-    ((1.0,), ("x",)),
-    {},
-    {"a": 1},
-    {1, 2},
-    object(),
-    int,
-    len,
-    np.array([]),
-    np.array([[1.0, np.nan]]),
-    np.float64(2.5),
-    np.int64(-3),
-    np.bool_(True),
-    pd.DataFrame({"a": [1]}),
-    pd.Series(["x"]),
-    Path("nowhere"),
-    1 + 2j,
-    range(0),
-    range(3),
-)
 JOB = random_job(3, num_sizes=3, num_limits=2, reliable=True)
 TRACE = tuning.TrainingTrace.from_csv(*STANDIN, gpu="v100")
 SLICE = power_limits.Slice(power_limit_w=100.0, time_s=2.0, energy_j=150.0)
