@@ -172,9 +172,7 @@ class _Talk:
         steps = next((block for block in lists if _MARKER.match(block)), None)
         if steps is None or len(_units(steps)) not in STEPS:
             return None
-        before = blocks[: blocks.index(steps)]
-        while sum(map(len, before)) > CHARACTERS_BY_CODE:
-            before.pop()
+        before = _first_blocks(blocks[: blocks.index(steps)])
         shown = set(_sentences([*before, steps]))
         return Page(
             kind="text",
@@ -191,9 +189,8 @@ class _Talk:
         for part, cells in [(part, cells) for part, cells in parts if cells][: max(most, 0)]:
             place, cell = cells[0]
             shown = [html for html in self.markup.outputs(cell.node) if len(html) < 700]
-            lead = [b for t in part.texts(stop=place) for b in re.split(r"\n\s*\n", t)]
-            while sum(map(len, lead)) > CHARACTERS_BY_CODE:
-                lead.pop()
+            texts = part.texts(stop=place)
+            lead = _first_blocks([b for text in texts for b in re.split(r"\n\s*\n", text)])
             words = self.markup.text("\n\n".join(lead))
             code = highlighted(cell.source.strip()) + "".join(shown)
             is_short = len(cell.source.strip().splitlines()) <= LINES_OF_CODE
@@ -405,6 +402,14 @@ def _telling(
     whole = filter(_WHOLE.match, sentences)
     fits = [s for s in whole if not elsewhere(s, has_table=has_table, before=before)]
     return [s for s in fits if len(fits) == len(sentences) or not _LIMITS.search(s)]
+
+
+def _first_blocks(blocks: Sequence[str]) -> list[str]:
+    """Take the first blocks of text, as many as stand on a page beside its code."""
+    fits = list(blocks)
+    while sum(map(len, fits)) > CHARACTERS_BY_CODE:
+        fits.pop()
+    return fits
 
 
 def _fitting(sentences: Sequence[str], room: int) -> list[str]:
