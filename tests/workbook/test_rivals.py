@@ -80,13 +80,13 @@ def test_each_rival_has_its_figure_and_its_verdicts(paper: workbook.Paper) -> No
     assert shown.layout.title.text == "Delay by buddies"
     first, second = (below(step.args[1]) for step in slider.steps)
     assert first == [
-        "With <b>buddies</b>, judged by the paper's tolerance:",
-        "✔ reproduced: delay 1,136\N{NO-BREAK SPACE}min (paper 1,000\N{NO-BREAK SPACE}min)",
-        "✔ reproduced: refused 0 (paper 0)",
+        "With <b>buddies</b>, by the rule of each claim:",
+        "✔ within: delay 1,136\N{NO-BREAK SPACE}min (paper 1,000\N{NO-BREAK SPACE}min)",
+        "✔ within: refused 0 (paper 0)",
     ]
-    assert second[0] == "With <b>largest first</b>, judged by the paper's tolerance:"
-    assert second[1].startswith("✘ differs: delay 64")
-    assert second[2] == "✘ differs: refused 17 (paper 0)"
+    assert second[0] == "With <b>largest first</b>, by the rule of each claim:"
+    assert second[1].startswith("✘ outside: delay 64")
+    assert second[2] == "✘ outside: refused 17 (paper 0)"
 
 
 def test_the_claims_stand_between_plot_and_slider(paper: workbook.Paper) -> None:
@@ -122,7 +122,7 @@ def test_live_it_is_a_menu_that_asks_again(
     menu.value = "largest first"
     layout = panel.figures[0].state["layout"]
     assert layout["title"]["text"] == "Delay by largest first"
-    assert below(layout)[2] == "✘ differs: refused 17 (paper 0)"
+    assert below(layout)[2] == "✘ outside: refused 17 (paper 0)"
     again = paper.rivals(headline, [*DELAYS], claims_of)
     assert again.controls["way"].value == "largest first", "running the cell again keeps it"
 

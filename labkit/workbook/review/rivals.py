@@ -28,6 +28,15 @@ LEFT_PX = 56
 WIDTH = 52
 """Characters of a line of claims: what a telephone has room for."""
 
+OUTCOMES = {
+    "reproduced": "within",
+    "same direction": "outside, on the paper's side",
+    "differs": "outside",
+}
+"""What a value is beside the rule. A verdict says more (whether the method earned it), and one
+method alone, as the menu shows it, cannot say that.
+"""
+
 Figure = Any
 ClaimsOf = Callable[[str], Mapping[str, Any]]
 
@@ -69,7 +78,7 @@ def _lines(
 ) -> list[str]:
     """A line for each claim: the verdict's sign, our value with this rival, the paper's."""
     known = {claim.id: claim for claim in claims_file.load(root, key)}
-    lines = [f"With <b>{escape(rival)}</b>, judged by the paper's tolerance:"]
+    lines = [f"With <b>{escape(rival)}</b>, by the rule of each claim:"]
     for name, value in values.items():
         if name not in known:
             raise not_among("claim", name, list(known))
@@ -77,7 +86,7 @@ def _lines(
         verdict, ours = claims_file.judged_alone(key, claim, value, sources)
         papers = with_unit(claim.paper, claim.unit)
         words = f"{name} {with_unit(ours, claim.unit)} (paper {papers})"
-        line = f"{SYMBOLS[verdict]} {verdict}: {words}"
+        line = f"{SYMBOLS[verdict]} {OUTCOMES.get(verdict, verdict)}: {words}"
         lines += textwrap.wrap(line, WIDTH, break_long_words=False, break_on_hyphens=False)
     return [lines[0], *map(escape, lines[1:])]
 
