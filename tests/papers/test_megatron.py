@@ -103,13 +103,6 @@ def test_a_profile_scaled_to_itself_is_not_off(operators: pd.DataFrame) -> None:
     assert megatron.scaling_errors(operators, {}, PROFILED).empty
 
 
-def test_operators_without_a_kind_take_no_time_of_it(operators: pd.DataFrame) -> None:
-    free = megatron.without(operators, Kind.SOFTMAX)
-    is_softmax = operators["kind"] == Kind.SOFTMAX
-    assert (free.loc[is_softmax, TIMES] == 0).all(axis=None)
-    pd.testing.assert_frame_equal(free[~is_softmax], operators[~is_softmax])
-
-
 # ---------------------------------------------------------------- the step
 
 

@@ -19,7 +19,6 @@ from labkit.papers.megatron.profile import (
     profile_name,
     read_operators,
     scaling_errors,
-    without,
 )
 from labkit.papers.megatron.steps import (
     MESSAGES,
@@ -48,5 +47,4 @@ __all__ = [
     "profile_name",
     "read_operators",
     "scaling_errors",
-    "without",
 ]

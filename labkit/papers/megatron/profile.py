@@ -124,12 +124,6 @@ def divided_evenly(operators: pd.DataFrame) -> pd.DataFrame:
     return pd.concat(tables, names=["degree", "operator"])
 
 
-def without(operators: pd.DataFrame, kind: Kind) -> pd.DataFrame:
-    """The table with operators of one kind that take no time."""
-    stays = operators["kind"] != kind
-    return operators.assign(**{name: operators[name].where(stays, 0.0) for name in TIMES})
-
-
 def growth(plan: Plan, profiled: Plan = PROFILED, *, by_scores: bool = False) -> dict[Kind, float]:
     """How much more work each kind of operator has in ``plan`` than where it was profiled.
 

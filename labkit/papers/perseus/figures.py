@@ -155,12 +155,17 @@ def figure_stragglers(
             )
         _mark_published(figure, 100 * published, column, label=column == 1)
         figure.add_annotation(
-            text=JOBS[job], x=0.5, y=0.02, yanchor="bottom", showarrow=False, bgcolor=draw.VEIL,
+            text=JOBS[job],
+            x=0.5,
+            y=0.02,
+            yanchor="bottom",
+            showarrow=False,
+            bgcolor=draw.VEIL,
             xref=f"x{column if column > 1 else ''} domain",
             yref=f"y{column if column > 1 else ''} domain",
-        )  # fmt: skip
+        )
     figure.update_yaxes(range=[0, 34])
-    x = "straggler's time (1: none)"
+    x = "straggler's iteration time (a healthy pipeline's = 1)"
     return draw.finish(figure, title=title, x=x, y="energy saved (%)", height=460)
 
 
@@ -198,10 +203,14 @@ def figure_full_speed(
             y = [100 * value for value in values]
             figure.add_trace(go.Scatter(x=places, y=y, name=name, **style), row=1, col=column)
         figure.add_annotation(
-            text=JOBS[job], x=0.5, y=0.02, yanchor="bottom", showarrow=False,
+            text=JOBS[job],
+            x=0.5,
+            y=0.02,
+            yanchor="bottom",
+            showarrow=False,
             xref=f"x{column if column > 1 else ''} domain",
             yref=f"y{column if column > 1 else ''} domain",
-        )  # fmt: skip
+        )
     figure.update_xaxes(tickvals=places, ticktext=ticks)
     figure.update_yaxes(range=[0, 18])
     x = "microbatches of an iteration"
