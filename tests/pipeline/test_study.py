@@ -53,13 +53,13 @@ def test_a_sweep_holds_every_case_beside_the_highest_clock(profile):
 def test_stress_compares_under_the_same_trouble(profile):
     schedule = build("1f1b", 3, 4)
     plans = {name: plan(schedule, profile, name) for name in ("max-clock", "envpipe")}
-    table = pipeline.stress(plans, switch_s=[0.0, 0.1], jitter=[0.05], num_draws=5, seed=1)
+    table = pipeline.stress(plans, switch_s=[0.0, 0.1], jitter=[0.05], num_draws=5, rng=1)
     rows = table.set_index(["trouble", "plan"])
     assert (rows.xs("max-clock", level="plan").slowdown_fraction == 0).all()
     calm = rows.loc[("0 ms a clock switch", "envpipe")]
     assert calm.energy_j == pytest.approx(plans["envpipe"].energy_j)
     assert rows.loc[("100 ms a clock switch", "envpipe"), "slowdown_fraction"] > 0
-    again = pipeline.stress(plans, switch_s=[0.0, 0.1], jitter=[0.05], num_draws=5, seed=1)
+    again = pipeline.stress(plans, switch_s=[0.0, 0.1], jitter=[0.05], num_draws=5, rng=1)
     assert table.equals(again)
 
 

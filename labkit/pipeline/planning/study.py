@@ -17,7 +17,8 @@ import numpy as np
 from annotated_types import Ge, MinLen
 
 from labkit.errors import UsageError
-from labkit.kit.describe import Count, NonNegative, Positive, Whole, checked
+from labkit.kit.describe import Count, NonNegative, Positive, checked
+from labkit.kit.randomness import Rng, seed_of
 from labkit.pipeline.planning.fitted import build_for
 from labkit.pipeline.planning.perseus import UNIT_S, perseus_frontier
 from labkit.pipeline.planning.plans import Plan
@@ -135,7 +136,7 @@ def stress(
     jitter: Sequence[NonNegative] = (),
     replicas: Sequence[Count] = (1,),
     num_draws: Count = 40,
-    seed: Whole = 0,
+    rng: Rng = 0,
 ) -> pd.DataFrame:
     """Every plan under every trouble, compared with the first plan under the same one.
 
@@ -147,7 +148,8 @@ def stress(
         replicas: data-parallel pipelines that wait for the slowest one before the next iteration;
             each value is a trouble of its own with every jitter. Energy is that of one pipeline,
             with the power it draws while it waits for the slowest.
-        num_draws: replays of each jitter, averaged; each plan meets the same random factors.
+        num_draws: replays of each jitter, averaged.
+        rng: of the jitter; each plan meets the same random factors.
 
     Returns:
         Columns trouble, plan, makespan_s, energy_j, slowdown_fraction, saving_fraction.
@@ -160,11 +162,12 @@ def stress(
     for j, count in itertools.product(jitter, replicas):
         slowest = f", slowest of {count} replicas" if count > 1 else ""
         troubles[f"{j:.1%} jitter{slowest}"] = (num_draws, count, {"jitter": j})
+    seed = seed_of(rng)
     rows = []
     for trouble, (name, plan) in itertools.product(troubles, plans.items()):
         draws, count, settings = troubles[trouble]
-        rng = np.random.default_rng(seed)
-        runs = [_replayed(plan, rng, **settings) for _ in range(draws * count)]
+        draws_rng = np.random.default_rng(seed)
+        runs = [_replayed(plan, draws_rng, **settings) for _ in range(draws * count)]
         span_s, energy_j = np.reshape(runs, (draws, count, 2)).transpose(2, 0, 1)
         slowest_s = span_s.max(axis=1, keepdims=True)
         energy_j = energy_j + plan.waiting_w * (slowest_s - span_s)
