@@ -1,8 +1,8 @@
 """EnvPipe (ATC'23): the authors' configurations, the policies compared, and the figures.
 
 ``configurations`` reads how heavy the last stage of each script is and what a policy saves there,
-``readme`` fits durations to the plan that the authors' README prints, ``figures`` draws. The planner
-itself stands in ``labkit.pipeline.planning.envpipe``, since commands offer it.
+``readme`` fits durations to the plan that the authors' README prints, ``figures`` draws. The
+planner itself stands in ``labkit.pipeline.planning.envpipe``, since commands offer it.
 """
 
 from labkit.papers.envpipe.configurations import (

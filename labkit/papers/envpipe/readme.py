@@ -73,8 +73,8 @@ class Fit:
 def fit_readme(printed: pd.DataFrame) -> Fit:
     """Fit five numbers to the printed waits.
 
-    They are a forward's and a backward's duration at the highest clock and below it, and the work of
-    the last stage.
+    They are a forward's and a backward's duration at the highest clock and below it, and the work
+    of the last stage.
 
     Args:
         printed: see :func:`readme_order`.
