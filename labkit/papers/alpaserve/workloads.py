@@ -56,8 +56,8 @@ class Arrivals:
             rate_per_s: of all models together.
             slo_s: the latency objective of each request.
 
-        >>> Arrivals(cv=2.0).draw(2, 10.0, slo_s=1.0).models
-        ('model 0', 'model 1')
+        >>> sorted(Arrivals(cv=2.0).draw(2, 10.0, slo_s=1.0).models)
+        ['model 0', 'model 1']
         """
         shares = np.full(num_models, 1 / num_models)
         if self.uneven:
