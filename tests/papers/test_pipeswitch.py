@@ -3,12 +3,23 @@
 from __future__ import annotations
 
 import itertools
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 from labkit.errors import BadValue
-from labkit.papers.pipeswitch import Layers, Link, best_groups, bound_s, stream, ways_s
+from labkit.papers import pipeswitch
+from labkit.papers.pipeswitch import (
+    Experiment,
+    Layers,
+    Link,
+    Way,
+    best_groups,
+    bound_s,
+    equal_groups,
+    stream,
+)
 from labkit.planner.chain import open_chain
 
 
@@ -154,12 +165,54 @@ def test_the_models_have_the_parameters_of_their_papers() -> None:
     assert (resnet.ready_s, bert.ready_s) == pytest.approx((0.1, 0.1))
 
 
-def test_four_ways_are_ordered_as_their_copies_are() -> None:
+def test_ways_are_ordered_as_their_copies_are() -> None:
     layers = made_up(2, 30)
     link = link_of(2)
-    ways = ways_s(layers, link)
-    assert ways["by layer, then run"] > ways["one group, then run"]
-    assert ways["streamed in groups"] <= min(ways.values())
-    halved = ways_s(layers, link.shared(2))
+    seconds = {way: way.seconds(layers, link) for way in Way}
+    assert seconds[Way.BY_LAYER] > seconds[Way.ONE_COPY]
+    assert seconds[Way.PIPESWITCH] <= min(seconds.values())
+    groups = equal_groups(len(layers))
+    assert seconds[Way.EQUAL_GROUPS] == stream(layers, link, groups).end_s
     copy_s = layers.total_bytes / link.bandwidth_bytes_per_s
-    assert halved["one group, then run"] - ways["one group, then run"] == pytest.approx(copy_s)
+    halved_s = Way.ONE_COPY.seconds(layers, link.shared(2))
+    assert halved_s - seconds[Way.ONE_COPY] == pytest.approx(copy_s)
+
+
+@pytest.mark.parametrize("count", [1, 2, 10, 99, 311])
+def test_equal_groups_hold_all_layers(count: int) -> None:
+    groups = equal_groups(count)
+    assert sum(groups) == count
+    assert len({*groups[:-1]}) <= 1
+    assert 0 < groups[-1] <= groups[0]
+
+
+def experiment(change_s: float = 0.0) -> Experiment:
+    root = Path(__file__).resolve().parents[2] / "data" / "papers" / "pipeswitch"
+    reruns = pipeswitch.read_reruns(root / "reruns.csv")
+    resnet50 = open_chain("resnet50").chain
+    return Experiment(resnet50=resnet50, reruns=reruns, change_s=change_s)
+
+
+@pytest.mark.parametrize("change_s", [0.0, 0.003])
+def test_the_link_gives_the_three_reruns_that_it_is_fitted_to(change_s: float) -> None:
+    fitted = experiment(change_s)
+    for way in (Way.STREAMED_BY_LAYER, Way.ONE_COPY, Way.BY_LAYER):
+        rerun_s = fitted.rerun_s(way, "resnet152")
+        assert fitted.latency_s(way, "resnet152") == pytest.approx(rerun_s, rel=1e-6)
+    assert fitted.rerun_s(Way.EQUAL_GROUPS, "resnet152") is None
+    assert fitted.overhead_s(Way.PIPESWITCH, "bert_base") > change_s
+    assert fitted.bound_s("bert_base") <= fitted.latency_s(Way.PIPESWITCH, "bert_base")
+
+
+def test_figures_show_what_the_model_says() -> None:
+    shown = experiment()
+    figure = pipeswitch.figure_ways(shown, Way, title="")
+    rerun, ours = figure.data[-2:]
+    assert len(ours.x) == 2 * len(Way)
+    pipeswitch_ms = 1e3 * shown.latency_s(Way.PIPESWITCH, "resnet152")
+    assert ours.y[0] == pytest.approx(pipeswitch_ms, rel=1e-5)
+    assert rerun.y[1] is None, "nobody reran equal groups"
+    toy = Layers(compute_s=(1.0, 1.0), parameter_bytes=(4.0, 2.0))
+    stages = pipeswitch.figure_stream(toy, Link(bandwidth_bytes_per_s=2.0), {"x": (1, 1)}, title="")
+    ends_ms = [bar.base[0] + bar.x[0] for bar in stages.data]
+    assert ends_ms == [2000, 3000, 3000, 4000], "copied and run, layer by layer"

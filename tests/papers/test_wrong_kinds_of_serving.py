@@ -102,7 +102,6 @@ FUNCTIONS: dict[Callable[..., Any], dict[str, Any]] = {
         "streamed_s": 6.0,
     },
     pipeswitch.stream: {**SENT, "groups": [1, 1]},
-    pipeswitch.ways_s: SENT,
     LINK.shared: {"gpus": 2},
     reef.workload_of: {
         "rows": pd.DataFrame({"model": ["a"], "real_time": [True], "rate_per_s": [1.0]}),

@@ -1,4 +1,4 @@
-"""PipeSwitch: a model arrives over the host link while its first layers already run on the GPU.
+"""A model arrives over the host link while its first layers already run on the GPU.
 
 Layers are sent in groups, one call each, and a group runs once it is whole::
 
@@ -9,13 +9,7 @@ Small groups overlap better and pay more calls. :func:`best_groups` finds the gr
 first: after k groups and i layers the arrival is known, so the earliest end of that pair is all
 that a longer plan needs, and a dynamic program over (k, i) is exact.
 
-    layers = pipeswitch.Layers.bert_base(total_s=0.02)
-    link = pipeswitch.Link(bandwidth_bytes_per_s=1.2e10, call_s=2e-5)
-    groups = pipeswitch.best_groups(layers, link)
-    pipeswitch.stream(layers, link, groups).end_s, pipeswitch.bound_s(layers, link)
-
-Source: Bai et al., PipeSwitch: Fast Pipelined Context Switching for Deep Learning Applications
-(OSDI'20), §4.2.
+Source: Bai et al., PipeSwitch (OSDI'20), §4.2.
 """
 
 from __future__ import annotations
@@ -63,12 +57,14 @@ class Layers:
     ) -> Layers:
         """Layers with weights, from a profile.
 
-        Args:
-            total_s: seconds of the forward pass, to which the profile's are scaled; None: as they
-                are.
-
         A layer without weights joins the last one that has some: to end a group before it would
         only let it run later. Layers before the first weights join that one, and wait for it.
+
+        Args:
+            compute_s: seconds of each layer's forward pass.
+            parameter_bytes: each layer's weights; some may have none.
+            total_s: seconds of the forward pass, to which the profile's are scaled; None: as they
+                are.
         """
         sizes = np.asarray(parameter_bytes, float)
         work = np.asarray(compute_s, float)
@@ -89,6 +85,7 @@ class Layers:
         """ResNet-152 from a profile of ResNet-50: same blocks, more of two of its stages' last.
 
         Args:
+            resnet50: its profile, with PipeDream's names of layers.
             total_s: as of :meth:`merged`.
 
         The stages have 3, 8, 36 and 3 residual blocks instead of 3, 4, 6 and 3 (He et al. 2016).
@@ -165,6 +162,7 @@ class Link:
         """The link behind three measured runs of one model.
 
         Args:
+            layers: the model that was run.
             whole_s: one copy, then the forward pass.
             layer_by_layer_s: a copy for each layer, then the forward pass.
             streamed_s: a copy for each layer, and each layer runs when it has arrived.
@@ -216,6 +214,8 @@ def stream(layers: Layers, link: Link, groups: Sequence[Count]) -> Stream:
     """When each group arrives and ends.
 
     Args:
+        layers: the model.
+        link: over which it comes.
         groups: how many layers each group holds, in order.
 
     Raises:
@@ -251,6 +251,10 @@ def best_groups(layers: Layers, link: Link) -> tuple[int, ...]:
     3. Follow the best plan's groups back from the last layer.
 
     O(layers² × groups).
+
+    Args:
+        layers: the model.
+        link: over which it comes.
     """
     num_layers = len(layers)
     computed_s = np.r_[0.0, np.cumsum(layers.compute_s)]
@@ -286,6 +290,10 @@ def bound_s(layers: Layers, link: Link) -> float:
 
     Either the GPU computes without a gap once the first layer has arrived, or the last layer
     runs after all bytes have; one call and one wait at least.
+
+    Args:
+        layers: the model.
+        link: over which it comes.
     """
     first_s = layers.parameter_bytes[0] / link.bandwidth_bytes_per_s
     last_s = layers.total_bytes / link.bandwidth_bytes_per_s
@@ -293,17 +301,15 @@ def bound_s(layers: Layers, link: Link) -> float:
     return paid_s + max(first_s + layers.ready_s, last_s + layers.compute_s[-1])
 
 
-@checked
-def ways_s(layers: Layers, link: Link) -> dict[str, float]:
-    """Seconds until the forward pass has ended, by four ways of sending its weights.
+def equal_groups(num_layers: int) -> tuple[int, ...]:
+    """Groups of as many layers as there are groups, without a search: the root of their number.
 
-    Whoever copies everything before running waits for no group.
+    Args:
+        num_layers: of the model; the last group may be smaller.
+
+    >>> equal_groups(11)
+    (3, 3, 3, 2)
     """
-    count = len(layers)
-    copy_s = layers.total_bytes / link.bandwidth_bytes_per_s
-    return {
-        "by layer, then run": copy_s + count * link.call_s + layers.ready_s,
-        "one group, then run": copy_s + link.call_s + layers.ready_s,
-        "streamed by layer": stream(layers, link, (1,) * count).end_s,
-        "streamed in groups": stream(layers, link, best_groups(layers, link)).end_s,
-    }
+    size = max(1, round(num_layers**0.5))
+    whole, rest = divmod(num_layers, size)
+    return (size,) * whole + (rest,) * (rest > 0)
