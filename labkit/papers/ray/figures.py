@@ -13,8 +13,10 @@ Place = tuple[float, float]
 
 
 def _box(figure: go.Figure, at: Place, size: Place, words: str, color: str) -> None:
-    left, right = at[0] - size[0] / 2, at[0] + size[0] / 2
-    low, high = at[1] - size[1] / 2, at[1] + size[1] / 2
+    left = at[0] - size[0] / 2
+    right = at[0] + size[0] / 2
+    low = at[1] - size[1] / 2
+    high = at[1] + size[1] / 2
     figure.add_scatter(
         x=[left, right, right, left, left],
         y=[low, low, high, high, low],
