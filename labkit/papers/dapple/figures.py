@@ -55,7 +55,7 @@ def figure_held(schedules: Mapping[str, Mapping[int, Schedule]], *, title: str) 
         )
     figure.update_xaxes(tickvals=places, ticktext=[*map(str, sizes)], range=[-0.1, places[-1]])
     figure.update_yaxes(rangemode="tozero")
-    y = "held by the fullest stage"
+    y = "microbatches held by the fullest stage"
     return draw.finish(figure, title=title, x="microbatches of an iteration", y=y, direct=True)
 
 
@@ -128,6 +128,7 @@ def figure_ratios(
             mode="lines",
             name=f"{NETWORKS[str(network)]}, activations free",
             line={"color": hue, "width": 2, "dash": "dot"},
+            showlegend=False,
         )
     figure.add_scatter(
         x=best["num_microbatches"].map(places),
@@ -135,6 +136,13 @@ def figure_ratios(
         mode="markers",
         name="bound: best plan by the formula",
         marker={"color": draw.PALETTE["bound"], "size": 11, "symbol": "diamond-open"},
+    )
+    figure.add_scatter(
+        x=[None],
+        y=[None],
+        mode="lines",
+        name="dotted: activations free",
+        line={"color": draw.PALETTE["muted"], "width": 2, "dash": "dot"},
     )
     line = {"color": draw.PALETTE["paper"], "width": 3}
     words = f"paper: up to {published:g}"
@@ -147,13 +155,13 @@ def figure_ratios(
     )
     figure.add_hline(1, line={"color": draw.PALETTE["baseline"], "width": 1})
     figure.add_annotation(
-        x=-0.1, y=0, text="both alike", showarrow=False, xanchor="left", yanchor="top"
+        x=len(sizes) - 1.4, y=0, text="both alike", showarrow=False, yanchor="top"
     )
     figure.update_xaxes(tickvals=[*places.values()], ticktext=[*map(str, sizes)])
     ticks = [0.1, 0.2, 0.5, 1, 2, 5, 10, 20]
     figure.update_yaxes(type="log", tickvals=ticks, ticktext=[f"{tick:g}" for tick in ticks])
     x = "microbatches of an iteration"
-    y = "iteration of PipeDream's plan, times"
+    y = "PipeDream's iteration over this one's"
     return draw.finish(figure, title=title, x=x, y=y, height=560)
 
 
