@@ -176,8 +176,9 @@ class Estimate:
                 "frozen parameters have no gradients and no optimizer states; what their layers"
                 " keep for the backward pass is counted as if they were trained"
             )
-        persistent = recipe.accumulation > 1 or parallel.pp > 1
-        lives = "there throughout a step" if persistent else "made backward, then dropped"
+        lives = "there throughout a step" if job.gradients_stay else "made backward, then dropped"
+        if recipe.gradient_buffer:
+            lives = "in a buffer that is allocated once"
         notes.append(f"gradients are {lives}")
         if batch.attention == "flash":
             notes.append("flash attention keeps what torch's own kernel keeps")
