@@ -18,6 +18,7 @@ from labkit.memory.movement import volumes
 from labkit.memory.plans import estimate as estimates
 from labkit.memory.plans import fsdp
 from labkit.memory.plans import job as jobs
+from labkit.memory.plans.arithmetic import listed
 from labkit.memory.plans.estimate import COMPONENTS, Row, row_bytes
 from labkit.memory.plans.job import Job
 from labkit.memory.tape import saved
@@ -137,11 +138,7 @@ class Estimate:
 
     def elsewhere(self) -> pd.DataFrame:
         """What is kept on the CPU or on NVMe: component, place, bytes, formula, source."""
-        import pandas as pd
-
-        columns = ["component", "place", "num_bytes", "formula", "source"]
-        kept = [t for t in self._states() if t.place != "device" and t.num_bytes]
-        return pd.DataFrame([[getattr(t, name) for name in columns] for t in kept], columns=columns)
+        return listed(t for t in self._states() if t.place != "device" and t.num_bytes)
 
     @property
     def assumptions(self) -> tuple[str, ...]:
