@@ -33,6 +33,12 @@ def test_simulate_and_sweep_say_what_python_says(told: Told, tmp_path: Path) -> 
     assert [row["wasted_fraction"] > 0 for row in rows] == [False, False, True]
 
 
+def test_the_bound_says_under_which_profile(ran: Ran) -> None:
+    given = ("simulate", "--count", 50, "--compute-share", 0.7, "--sequence-us", 5)
+    text, _ = ran(*given)
+    assert "under this profile (70% of peak operations, 80% of bandwidth)" in " ".join(text.split())
+
+
 def test_a_file_is_replayed_and_a_request_explained(ran: Ran, told: Told, tmp_path: Path) -> None:
     path = tmp_path / "calls.csv"
     path.write_text("arrival_s,prompt_tokens,output_tokens\n0,500,3\n0,9,2\n")
