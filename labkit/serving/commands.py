@@ -12,7 +12,7 @@ import pandas as pd
 
 from labkit import serving
 from labkit.errors import UsageError, not_among
-from labkit.kit.command import Commands, argument, numbers, option
+from labkit.kit.command import Commands, argument, numbers, option, pairs
 from labkit.kit.report import Report, Sheet, records
 from labkit.serving.requests import TRACES, Requests
 
@@ -43,6 +43,10 @@ class RequestOptions:
             complete=lambda: list(TRACES),
         ),
     ] = ""
+    columns: Annotated[
+        str,
+        option("The file's own headings.", metavar="prompt_tokens=HEADING,…"),
+    ] = ""
     first: Annotated[int, option("Only the first requests; 0: all.", min=0)] = 0
     count: Annotated[int, option("Number of synthetic requests.", min=1)] = 2000
     rate: Annotated[float, option("Synthetic requests a second.")] = 1.0
@@ -64,7 +68,7 @@ class RequestOptions:
         if self.trace in TRACES:
             requests = serving.load(self.trace)
         elif Path(self.trace).suffix:
-            requests = serving.from_csv(self.trace)
+            requests = serving.from_csv(self.trace, columns=pairs("--columns", self.columns))
         else:
             raise UsageError(f"{not_among('trace', self.trace, TRACES)}; or give a CSV file")
         return requests.head(self.first) if self.first else requests

@@ -47,6 +47,9 @@ def test_a_file_is_replayed_and_a_request_explained(ran: Ran, told: Told, tmp_pa
     answer = told("simulate", path, "--why", 1, "--max-batch", 1, "--tensor", 16, "--stages", 1)
     assert "the batch was full" in answer["why"]
     assert told("requests", path)["requests"] == 2
+    path.write_text("begin,input_length,answer_length\n0,500,3\n0,9,2\n")
+    spelt = "arrival_s=begin,prompt_tokens=input_length,output_tokens=answer_length"
+    assert told("requests", path, "--columns", spelt)["requests"] == 2
 
 
 @pytest.mark.parametrize(
