@@ -349,6 +349,16 @@ def test_a_refused_request_runs_nothing(tmp_path: Path) -> None:
     assert not (root / "results").exists()
 
 
+def test_two_cells_of_parameters_stop_a_notebook(tmp_path: Path) -> None:
+    """The second would undo what papermill injects after the first."""
+    cells = (("a: int = 1", "parameters"), ("b: int = 2", "parameters"), "b")
+    root = workbook(tmp_path / "wb", a=cells)
+    for fixed in (None, {"b": "5"}):
+        with pytest.raises(UsageError, match="cells cell0 and cell1 are all tagged 'parameters'"):
+            go(root, fixed=fixed)
+    assert not (root / "results").exists()
+
+
 def test_a_parameter_that_only_some_notebooks_take_stops_only_the_others(tmp_path: Path) -> None:
     root = workbook(tmp_path / "wb", a=(("n: int = 1", "parameters"), "n"), b=("1",))
     report = go(root, fixed={"n": "2"})
