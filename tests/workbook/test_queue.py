@@ -332,6 +332,21 @@ def test_adding_appends_to_both_files_and_disturbs_neither(root: Path) -> None:
     assert loaded["y"].why == "to see"
 
 
+def test_paths_of_one_persons_machine_are_left_out(root: Path) -> None:
+    typed = bibtex("z9").replace("year", "file = {PDF:/home/ann/z9.pdf:application/pdf}, year")
+    add(root, typed)
+    assert "/home/ann" not in contents(root)[1].decode()
+    assert reading_queue.load(root).library["z9"].title
+
+
+@pytest.mark.parametrize("start", ["@misc{,", "@misc{", "@misc{ ,"])
+def test_an_entry_without_a_key_takes_the_one_that_is_said(start: str) -> None:
+    text = f"{start} title = {{T}}, author = {{A B}}, year = 2020}}"
+    (entry,) = intake.read(text, {}, key="foo")
+    assert (entry.key, entry.title) == ("foo", "T")
+    assert bibliography.parse(entry.text, Path("x.bib"))["foo"] == entry
+
+
 def test_added_text_stays_as_typed(root: Path) -> None:
     typed = '@InProceedings( Odd_Key07 ,\n  TITLE={A  B},author = "X Y" , Year=2007 )'
     add(root, typed)
