@@ -256,6 +256,18 @@ def test_the_way_of_a_paper(root: Path, newline: str) -> None:
     assert after == expected.replace("\n", newline)
 
 
+@pytest.mark.parametrize("key", ["zeus", "perseus", "alpa"])
+def test_a_paper_of_any_status_gets_a_presenter_and_a_date(root: Path, key: str) -> None:
+    """Reviewed papers above all: they are what can be presented."""
+    status = reading_queue.load(root)[key].status
+    day = dt.date(2026, 3, 14)
+    paper = edits.plan(root, key, presenter="Ann Bell", date=day)
+    assert (paper.status, paper.presenter, paper.date) == (status, "Ann Bell", day)
+    assert edits.plan(root, key, presenter="Bo").date == day
+    with pytest.raises(UsageError, match="say --presenter NAME, --date"):
+        edits.plan(root, key)
+
+
 def test_presented_without_a_session_is_dated_today(root: Path) -> None:
     edits.done(root, "zeus", presented=True)
     assert reading_queue.load(root)["zeus"].date == dt.date.today()

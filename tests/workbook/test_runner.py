@@ -543,6 +543,19 @@ def test_refresh_writes_the_same_bytes_twice(tmp_path: Path) -> None:
     assert path.read_bytes() == first
 
 
+def test_refresh_takes_a_notebook_from_elsewhere(tmp_path: Path) -> None:
+    """One that says nothing of labkit in its metadata."""
+    root = workbook(tmp_path / "wb", a=("1 + 1",))
+    path = root / "notebooks/tests/a.ipynb"
+    content = json.loads(path.read_text())
+    del content["metadata"]["labkit"]
+    path.write_text(json.dumps(content))
+    go(root)
+    assert results.write_back(root, "a")
+    assert notebooks.glimpse(path).cells[0].outputs[0].data["text/plain"]
+    assert not results.write_back(root, "a")
+
+
 def test_refresh_never_overwrites_an_edit(tmp_path: Path) -> None:
     root = workbook(tmp_path / "wb", a=("1",))
     go(root)
