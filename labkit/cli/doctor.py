@@ -297,21 +297,26 @@ def check_notebooks(checkout: Checkout) -> Iterator[Finding]:
 
 
 def check_data(checkout: Checkout) -> Iterator[Finding]:
-    """Whether each notebook finds the published files it declares."""
+    """Whether notebooks find the published files they declare: a line for each state."""
     from labkit import datasets
 
+    sets: dict[str, dict[str, list[str]]] = {}
     for key, wanted in checkout.files_needed.items():
         for name, files in wanted.items():
-            state = datasets.fingerprint(name, files, checkout.root).partition(":")[0]
-            check = f"data of {key}"
-            if state == "corrupt":
-                problem = f"{name} in the mirror is damaged"
-                yield fail(check, problem, "labkit data verify says which")
-            elif state == "stand-in":
-                advice = f"labkit data fetch {name}, or set LABKIT_DATA_MIRROR"
-                yield warn(check, f"{name} is not all here: it runs on the stand-in", advice)
-            else:
-                yield ok(check, f"{name}, {len(files)} files as published")
+            found = datasets.fingerprint(name, files, checkout.root).partition(":")[0]
+            state = found if found in ("corrupt", "stand-in") else "published"
+            sets.setdefault(state, {}).setdefault(name, []).append(key)
+    for state, users in sets.items():
+        listed = "; ".join(f"{name} ({', '.join(keys)})" for name, keys in users.items())
+        if state == "corrupt":
+            problem = f"damaged in the mirror: {listed}"
+            yield fail("published data", problem, "labkit data verify says which files")
+        elif state == "stand-in":
+            problem = f"not all here, so that notebooks run on stand-ins: {listed}"
+            advice = f"labkit data fetch {' '.join(users)}, or set LABKIT_DATA_MIRROR"
+            yield warn("published data", problem, advice)
+        else:
+            yield ok("published data", f"as published: {listed}")
 
 
 def check_network(checkout: Checkout) -> Iterator[Finding]:

@@ -54,7 +54,8 @@ commands = typer.Typer(
       [cyan]labkit queue next[/cyan]                        what to read now, and why
       [cyan]labkit queue add 1910.02054 --why "…"[/cyan]    from arXiv (or a DOI)
       [cyan]labkit queue add paper.bib[/cyan]               from BibTeX, no network needed
-      [cyan]labkit queue start zeus --presenter Ann[/cyan]
+      [cyan]labkit queue start farm --presenter Ann[/cyan]
+      [cyan]labkit queue plan zeus --presenter Ann --date 2026-03-14[/cyan]
       [cyan]labkit queue done zeus[/cyan]                   the review is written
       [cyan]labkit queue done zeus --presented[/cyan]       and the group has heard it
       [cyan]labkit queue export -t energy -o energy.bib[/cyan]
@@ -221,13 +222,25 @@ def add(
 def start(key: str = KEY, presenter: str = PRESENTER, day: datetime = SESSION) -> None:
     """Begin to read: queued → reading. A dropped paper is taken up again.
 
-    [bold]Example[/bold]: [cyan]labkit queue start pollux --presenter Ann --date 2026-03-14[/cyan]
+    [bold]Example[/bold]: [cyan]labkit queue start farm --presenter Ann --date 2026-03-14[/cyan]
     """
     from labkit.workbook.queue import edits
 
     paper = edits.start(project_root(), key, presenter=presenter, date=day and day.date())
     _print_change(paper)
     _console().print(f"Write its review: [cyan]labkit new {key}[/cyan]")
+
+
+@commands.command()
+def plan(key: str = KEY, presenter: str = PRESENTER, day: datetime = SESSION) -> None:
+    """Say who presents a paper, and when; its status stays.
+
+    [bold]Example[/bold]: [cyan]labkit queue plan zeus --presenter Ann --date 2026-03-14[/cyan]
+    """
+    from labkit.workbook.queue import edits
+
+    date = day and day.date()
+    _print_change(edits.plan(project_root(), key, presenter=presenter, date=date))
 
 
 @commands.command()

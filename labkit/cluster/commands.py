@@ -15,7 +15,7 @@ from labkit.cluster.inputs.traces import Trace
 from labkit.cluster.policies.orders import POLICIES, Policy
 from labkit.cluster.results import Placement
 from labkit.errors import UsageError
-from labkit.kit.command import Commands, argument, option, whole_numbers, words
+from labkit.kit.command import Commands, argument, option, pairs, whole_numbers, words
 from labkit.kit.report import Report, Sheet, records
 from labkit.quantities import percent
 
@@ -40,6 +40,9 @@ class TraceOptions:
             complete=lambda: [f"{n}/{p}" for n in PARTS for p in PARTS[n]],
         ),
     ] = ""
+    columns: Annotated[
+        str, option("The CSV file's own headings.", metavar="arrival_s=HEADING,…")
+    ] = ""
     first: Annotated[int, option("Only the first jobs; 0: all.", min=0)] = 0
     jobs: Annotated[int, option("Number of synthetic jobs.", min=1)] = 1000
     load: Annotated[float, option("Load that synthetic jobs offer the first cluster.")] = 0.9
@@ -47,7 +50,7 @@ class TraceOptions:
 
     def read(self, num_gpus: int) -> Trace:
         if self.trace:
-            trace = from_path_or_name(self.trace)
+            trace = from_path_or_name(self.trace, columns=pairs("--columns", self.columns))
         else:
             trace = cluster.generate(self.jobs, num_gpus=num_gpus, load=self.load, rng=self.seed)
         return trace.head(self.first) if self.first else trace

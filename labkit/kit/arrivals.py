@@ -7,6 +7,7 @@ its column and row.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from math import inf
@@ -39,6 +40,8 @@ class Column:
         whole: whether the numbers are kept as integers.
         unique: whether each text stands once.
         dates: whether files may hold dates with times, which count from the first.
+        resembles: a pattern of other headings that mean it, or something like it. A file that has
+            such a heading and none of the ``spellings`` is refused: the default would be wrong.
     """
 
     spellings: tuple[str, ...]
@@ -48,6 +51,7 @@ class Column:
     whole: bool = False
     unique: bool = False
     dates: bool = False
+    resembles: str = ""
 
 
 def seconds(*spellings: str, above_0: bool = False, dates: bool = False) -> Column:
@@ -67,13 +71,16 @@ def seconds(*spellings: str, above_0: bool = False, dates: bool = False) -> Colu
     )
 
 
-def counts(*spellings: str, least: int, default: float | None = None) -> Column:
+def counts(
+    *spellings: str, least: int, default: float | None = None, resembles: str = ""
+) -> Column:
     """Make a column of whole numbers from ``least`` on.
 
     Args:
         spellings: headings of files, ours first.
         least: the smallest number allowed.
         default: a number that stands where the column is missing; None: it is needed.
+        resembles: as of :class:`Column`.
     """
     return Column(
         spellings=spellings,
@@ -81,6 +88,7 @@ def counts(*spellings: str, least: int, default: float | None = None) -> Column:
         whole=True,
         allows=lambda n, _: (n >= least) & (n < 2**31) & (n == np.floor(n)),
         default=default,
+        resembles=resembles,
     )
 
 
@@ -297,7 +305,29 @@ def _spellings(
                 value=", ".join(map(str, table.columns)),
                 valid=f"a column {known}, or columns={{{name!r}: …}}",
             )
+    _refuse_what_resembles(kind, table, path, spelt)
     return spelt
+
+
+def _refuse_what_resembles(
+    kind: type[Arrivals], table: pd.DataFrame, path: Path, spelt: Mapping[str, str]
+) -> None:
+    """Refuse a heading that no column takes where one that it resembles would get its default."""
+    unused = [heading for heading in table.columns if heading not in spelt.values()]
+    for name, column in kind.COLUMNS.items():
+        if name in spelt or not column.resembles:
+            continue
+        likely = [heading for heading in unused if re.search(column.resembles, heading, re.I)]
+        if likely:
+            raise BadFile(
+                path,
+                f"a column is not used, and {name} would be {column.default:g} throughout",
+                line=1,
+                field=likely[0],
+                value=", ".join(map(str, table.columns)),
+                valid=f"columns={{{name!r}: {likely[0]!r}}} (--columns {name}={likely[0]}) where "
+                f"they are the same, or a file without it",
+            )
 
 
 def _parsed(

@@ -245,6 +245,24 @@ def words(text: str) -> list[str]:
     return [part.strip() for part in text.split(",") if part.strip()]
 
 
+def pairs(name: str, text: str) -> dict[str, str]:
+    """Read names with their values, separated by commas.
+
+    Raises:
+        UsageError: a part has no =; the message has the option's ``name``.
+
+    >>> pairs("--columns", "arrival_s=Start, gpus=GPUs")
+    {'arrival_s': 'Start', 'gpus': 'GPUs'}
+    """
+    found = {}
+    for part in words(text):
+        key, equals, value = part.partition("=")
+        if not (equals and key.strip() and value.strip()):
+            raise UsageError(f"{name}: got {part!r}; valid: name=value, or several as in a=b,c=d")
+        found[key.strip()] = value.strip()
+    return found
+
+
 def numbers(name: str, text: str) -> list[float]:
     """Read numbers separated by commas.
 

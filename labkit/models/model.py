@@ -102,6 +102,24 @@ class Model(Sizes):
         """The number of parameters."""
         return sum(unit.count * unit.numel for unit in self.units())
 
+    @property
+    def num_active_params(self) -> int:
+        """The number of parameters that one token meets: of routed experts, those it is sent to.
+
+        >>> round(Model.preset("mixtral-8x7b").num_active_params / 1e9, 1)  # of 46.7 billion
+        12.9
+        """
+        idle = self.num_experts - self.experts_per_token
+        if not self.num_experts or not idle:
+            return self.num_params
+        routed = sum(
+            unit.count * tensor.numel
+            for unit in self.units()
+            for tensor in unit.tensors
+            if tensor.role == "expert"
+        )
+        return self.num_params - routed * idle // self.num_experts
+
     def tensors(self, **part: Any) -> tuple[TensorShape, ...]:
         """List every parameter tensor in the order of the forward pass; linear weights are (out,
         in).

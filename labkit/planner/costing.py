@@ -43,18 +43,25 @@ class Costing:
             parameter server and back, each way counted at both ends; 2 in a ring.
         combine: whether gradients are sent after the compute (sum) or during it (max).
         activations: whether transfers between stages can limit the pipeline.
+        machines_exchange: what machines that hold the same layers exchange of a stage inside: its
+            weights divided by its ``replicas``, which add up their gradients first, or by all
+            ``devices`` of a machine, also where they hold other layers, as PipeDream's program
+            has it (``optimizer_graph_hierarchical.py``).
     """
 
     gradient_passes: Positive = 2.0
     combine: Literal["sum", "max"] = "max"
     activations: bool = True
+    machines_exchange: Literal["replicas", "devices"] = "replicas"
 
 
 COSTINGS: tuple[CostingName, ...] = get_args(CostingName)
 _NAMED = {
     # PipeDream's program as it runs by default, and with the option that its README gives
-    "code": Costing(gradient_passes=4.0, combine="sum", activations=False),
-    "code+activations": Costing(gradient_passes=4.0, combine="sum"),
+    "code": Costing(
+        gradient_passes=4.0, combine="sum", activations=False, machines_exchange="devices"
+    ),
+    "code+activations": Costing(gradient_passes=4.0, combine="sum", machines_exchange="devices"),
     "server": Costing(gradient_passes=4.0),  # the same bytes, overlapped with compute
     "ring": Costing(),  # overlapped ring all-reduce
 }
@@ -63,6 +70,36 @@ _NAMED = {
 def as_costing(costing: Costing | CostingName) -> Costing:
     """A costing by its name, or as it is."""
     return costing if isinstance(costing, Costing) else _NAMED[costing]
+
+
+@dataclass(frozen=True)
+class Cheapest:
+    """The least seconds of every possible stage, where there are several ways to run it inside.
+
+    Attributes:
+        ways: what stages cost in each of them, on the same level.
+    """
+
+    ways: tuple[StageCosts, ...]
+
+    @property
+    def chain(self) -> Chain:
+        """The layers."""
+        return self.ways[0].chain
+
+    @property
+    def level(self) -> Level:
+        """The units that the stages stand on."""
+        return self.ways[0].level
+
+    def column(self, end: int) -> np.ndarray:
+        """As :meth:`StageCosts.column`, of the cheapest way of each stage."""
+        return np.minimum.reduce([way.column(end) for way in self.ways])
+
+    def way_of(self, first: int, end: int, replicas: int) -> int:
+        """Which of the ways is the cheapest for a stage."""
+        seconds = [way.column(end)[replicas - 1, first] for way in self.ways]
+        return int(np.argmin(seconds))
 
 
 @dataclass(frozen=True, kw_only=True)

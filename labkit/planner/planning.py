@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
@@ -12,7 +12,7 @@ from labkit.errors import BadValue, UsageError
 from labkit.kit.describe import Count, Positive, checked
 from labkit.planner.chain import Chain
 from labkit.planner.cluster import Cluster, Level
-from labkit.planner.costing import Costing, CostingName, StageCosts, as_costing
+from labkit.planner.costing import Cheapest, Costing, CostingName, StageCosts, as_costing
 from labkit.planner.latency import Flush, Search
 from labkit.planner.plans import Objective, Plan, microbatches, one_level
 from labkit.planner.throughput import Program, Stage
@@ -124,24 +124,79 @@ def _fewest(best_s: np.ndarray) -> int:
 
 
 def _two_levels(costs: StageCosts, between: Level) -> _Answer:
-    """The best stages of machines, each of which runs the best stages on its own devices."""
-    layers = len(costs.chain)
-    inner = Program(costs=costs, starts=np.arange(layers), machines=True)
-    times, weights = inner.solved
-    devices = times.argmin(1)  # of a machine, by first layer and end
-    compute = np.full((layers + 1, layers + 1), np.inf)
-    synced = np.zeros_like(compute)
-    compute[:-1] = np.take_along_axis(times, devices[:, None], 1)[:, 0]
-    synced[:-1] = np.take_along_axis(weights, devices[:, None], 1)[:, 0]
-    machines = replace(costs, level=between, compute_s=compute, synced_bytes=synced)
+    """The best stages of machines that run their layers in one of two ways on their own devices.
+
+    1. The fastest stages inside, whatever the machines then exchange.
+    2. One stage on all devices of a machine, which exchange least: w/r, added up over stages that
+       share d devices, is at least W/d.
+
+    No plan beats machines as fast as the first that exchange as little as the second: that is the
+    bound. It is reached, too, where all devices of a machine count as replicas.
+    """
+    inner = Inside.of(costs)
+    fastest = replace(costs, level=between, compute_s=inner.fastest_s, synced_bytes=inner.synced)
+    alike = replace(costs, level=between, compute_s=inner.alike_s, synced_bytes=inner.least_synced)
+    ideal = replace(fastest, synced_bytes=inner.least_synced)
+    shared = costs.costing.machines_exchange == "devices"
+    machines = Cheapest((ideal,) if shared else (fastest, alike))
     outer = Program(costs=machines, starts=np.array([0]))
     best_s = outer.solved[0][0, :, -1]
     units = _fewest(best_s)
+    bound_s = Program(costs=ideal, starts=np.array([0])).solved[0][0, :, -1].min()
     chosen = []
-    for stage in outer.stages(0, units, layers):
-        inside = inner.stages(stage.first, int(devices[stage.first, stage.end]), stage.end)
-        chosen.append(stage._replace(inside=tuple(inside)))
-    return _Answer(chosen, best_s[units], best_s[units], inner.evaluations + outer.evaluations)
+    for stage in outer.stages(0, units, len(costs.chain)):
+        inside = inner.stages(stage, alike=machines.way_of(*stage[:3]) == 1)
+        chosen.append(stage._replace(inside=inside))
+    evaluations = inner.program.evaluations + outer.evaluations
+    return _Answer(chosen, best_s[units], min(bound_s, best_s[units]), evaluations)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Inside:
+    """How a machine runs every range of layers on its own devices, as ``[k, j]``.
+
+    Attributes:
+        fastest_s, synced: seconds of the fastest stages, and the weights that they exchange.
+        alike_s, least_synced: the same of one stage on all devices.
+        devices: how many the fastest stages stand on.
+    """
+
+    program: Program
+    fastest_s: np.ndarray
+    synced: np.ndarray
+    alike_s: np.ndarray
+    least_synced: np.ndarray
+    devices: np.ndarray
+
+    @classmethod
+    def of(cls, costs: StageCosts) -> Inside:
+        """All ranges of a chain on the devices of one machine."""
+        layers = len(costs.chain)
+        program = Program(costs=costs, starts=np.arange(layers), machines=True)
+        times, weights = program.solved
+        devices = times.argmin(1)
+        fastest_s = np.full((layers + 1, layers + 1), np.inf)
+        synced = np.zeros_like(fastest_s)
+        fastest_s[:-1] = np.take_along_axis(times, devices[:, None], 1)[:, 0]
+        synced[:-1] = np.take_along_axis(weights, devices[:, None], 1)[:, 0]
+        alike_s = np.full_like(fastest_s, np.inf)
+        for end in range(1, layers + 1):
+            alike_s[:end, end] = costs.column(end)[-1]
+        return cls(
+            program=program,
+            fastest_s=fastest_s,
+            synced=synced,
+            alike_s=alike_s,
+            least_synced=costs.synced_bytes / costs.level.count,
+            devices=devices,
+        )
+
+    def stages(self, stage: Stage, *, alike: bool) -> tuple[Stage, ...]:
+        """The stages inside the machines of a stage."""
+        if alike:
+            return (Stage(stage.first, stage.end, self.program.costs.level.count),)
+        devices = int(self.devices[stage.first, stage.end])
+        return tuple(self.program.stages(stage.first, devices, stage.end))
 
 
 # ---------------------------------------------------------------- flushed pipelines

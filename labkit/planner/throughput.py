@@ -7,8 +7,9 @@ stage from layer k on r of them:
 
 1. Columns j from left to right: all earlier columns are known for every number of units.
 2. With two levels, the inner one solves every interval on its devices; its times are what a
-   machine computes in, and the weights of its stages divided by their replicas are what machines
-   exchange for each minibatch (the replicas inside a machine add up their gradients first).
+   machine computes in. What machines exchange for each minibatch are the weights of its stages
+   divided by their replicas (the replicas inside a machine add up their gradients first), or by
+   all devices of a machine (:attr:`.Costing.machines_exchange`).
 
 O(n² D²) elementary steps on one level, O(n³ d²) for the inner of two.
 
@@ -24,7 +25,7 @@ from typing import NamedTuple
 import numpy as np
 
 from labkit.errors import UsageError
-from labkit.planner.costing import StageCosts
+from labkit.planner.costing import Cheapest, StageCosts
 
 
 class Stage(NamedTuple):
@@ -62,10 +63,11 @@ class Program:
         memory_bytes: of a device, with a version of weights and activations for each minibatch
             in flight; None for no limit.
         straight: one unit a stage.
-        machines: the units are those of a machine: weights are tracked for the level above.
+        machines: the units are those of a machine: weights are tracked for the level above, so
+            that ``costs`` must be those of one way.
     """
 
-    costs: StageCosts
+    costs: StageCosts | Cheapest
     starts: np.ndarray
     memory_bytes: float | None = None
     straight: bool = False
@@ -124,13 +126,15 @@ class Program:
 
     def _times_and_weights(self, best: np.ndarray, synced: np.ndarray, end: int) -> None:
         """Fill a column for every first layer, with the weights that the stages exchange."""
+        assert isinstance(self.costs, StageCosts)
+        synced_bytes = self.costs.synced_bytes
         seconds = self.costs.column(end)
         for replicas in range(1, best.shape[1]):
             tried = np.maximum(best[:, :-replicas, :end], seconds[replicas - 1])
             first = tried.argmin(-1)
             value = np.take_along_axis(tried, first[..., None], -1)[..., 0]
             earlier = np.take_along_axis(synced[:, :-replicas, :end], first[..., None], -1)[..., 0]
-            weights = earlier + self.costs.synced_bytes[first, end] / replicas
+            weights = earlier + synced_bytes[first, end] / replicas
             better = value < best[:, replicas:, end]
             best[:, replicas:, end] = np.where(better, value, best[:, replicas:, end])
             synced[:, replicas:, end] = np.where(better, weights, synced[:, replicas:, end])

@@ -30,12 +30,21 @@ TRACES = {"azure-llm-2023": "data/AzureLLMInferenceTrace_conv.csv"}
 TOKENS = {"prompt_tokens": 0, "output_tokens": 1}
 """Columns of tokens, and the least a request has."""
 COLUMNS = {
-    "arrival_s": seconds("arrival_s", "TIMESTAMP", "arrived_at", "timestamp", dates=True),
+    "arrival_s": seconds(
+        *("arrival_s", "TIMESTAMP", "arrived_at", "timestamp", "Timestamp"), dates=True
+    ),
     "prompt_tokens": counts(
-        "prompt_tokens", "ContextTokens", "num_prefill_tokens", least=0, default=0
+        *("prompt_tokens", "ContextTokens", "num_prefill_tokens", "input_toks", "Request tokens"),
+        least=0,
+        default=0,
+        resembles="tok|length",
     ),
     "output_tokens": counts(
-        "output_tokens", "GeneratedTokens", "num_decode_tokens", least=1, default=1
+        *("output_tokens", "GeneratedTokens", "num_decode_tokens", "output_toks"),
+        "Response tokens",
+        least=1,
+        default=1,
+        resembles="tok|length",
     ),
     "slo_s": Column(
         spellings=("slo_s", "slo"),
@@ -262,7 +271,8 @@ def from_csv(
     Args:
         path: the file. Needed column: ``arrival_s`` (seconds, or dates with times, which count
             from the first); used where they are there: ``prompt_tokens``, ``output_tokens``,
-            ``slo_s``, ``model``. The spellings of published traces are known.
+            ``slo_s``, ``model``. The spellings of published traces are known; another heading of
+            tokens or lengths is refused where it would be left out.
         columns: the file's own spellings, such as ``{"arrival_s": "Start"}``.
         name: of the requests; default: the file's.
 

@@ -74,6 +74,15 @@ class Run:
         """Latency over the outputs: what the Orca paper calls normalised."""
         return self.latency_s / self.requests.column("output_tokens")
 
+    @property
+    def next_token_s(self) -> Floats:
+        """From the first output to the last, for each after the first; NaN where there is one.
+
+        It is what servers report as time per output token (TPOT).
+        """
+        later = self.requests.column("output_tokens") - 1.0
+        return (self.end_s - self.first_s) / np.where(later > 0, later, np.nan)
+
     def frame(self) -> pd.DataFrame:
         """One row a request, in order of arrival."""
         return self.requests.frame().assign(
@@ -102,6 +111,8 @@ class Run:
         span_s = float(self.end_s.max() - arrival[0])
         per_token = self.token_latency_s[first:]
         latency = self.latency_s[first:]
+        until_first = (self.first_s - arrival)[first:]
+        several = bool((output[first:] > 1).any())
         steps = self.wasted_steps.sum() + output.sum()
         most_per_s = bound(self.requests, self.profile, self.batcher).rate_per_s
         return {
@@ -113,7 +124,9 @@ class Run:
             "p99_token_s": float(np.quantile(per_token, 0.99)),
             "median_latency_s": float(np.median(latency)),
             "p99_latency_s": float(np.quantile(latency, 0.99)),
-            "median_first_s": float(np.median((self.first_s - arrival)[first:])),
+            "median_first_s": float(np.median(until_first)),
+            "mean_first_s": float(until_first.mean()),
+            "mean_next_s": float(np.nanmean(self.next_token_s[first:])) if several else np.nan,
             "p99_stall_s": float(np.quantile(self.stall_s[first:], 0.99)),
             "slo_fraction": float((latency <= self.requests.column("slo_s")[first:]).mean()),
             "mean_batch": self.sequences / self.iterations,

@@ -95,6 +95,35 @@ def test_the_search_finds_words_claims_notebooks_and_tags(
     assert sorted(ask(visit("index.html"), query)) == sorted(shown)
 
 
+@pytest.mark.parametrize(
+    ("query", "shown", "said"),
+    [
+        ("fronteir", ["beta"], "1 of 4 papers for “frontier”"),
+        ("front-ier", ["beta"], "1 of 4 papers"),
+        ("largest-stage", ["alpha"], "1 of 4 papers"),
+        ("zzyzx", [], "Nothing found for “zzyzx” in titles"),
+    ],
+)
+def test_the_search_forgives_a_hyphen_and_a_letter(
+    visit: Any, query: str, shown: list[str], said: str
+) -> None:
+    page = visit("index.html")
+    assert ask(page, query) == shown
+    assert said in page.locator(".found").inner_text()
+
+
+def test_the_search_marks_what_it_found_and_slash_leads_to_it(visit: Any) -> None:
+    page = visit("index.html")
+    page.keyboard.press("/")
+    assert page.evaluate("document.activeElement.type") == "search"
+    ask(page, "joule")
+    assert page.locator(".hit mark").first.inner_text().lower().startswith("joule")
+
+
+def test_a_papers_own_name_comes_first(visit: Any) -> None:
+    assert ask(visit("index.html"), "alpha")[0] == "alpha"
+
+
 @pytest.mark.parametrize(("query", "shown"), [("节能", ["beta"]), ("调", ["beta"]), ("能节", [])])
 def test_chinese_is_found_by_its_characters(
     browser: Any, wider: Path, query: str, shown: list[str]
@@ -454,3 +483,19 @@ def test_axe_finds_nothing_serious(browser: Any, wider: Path, name: str, scheme:
     ]
     context.close()
     assert serious == []
+
+
+@pytest.mark.parametrize(("fingers", "bars"), [(True, 0), (False, 1)])
+def test_no_tool_bar_covers_a_title_under_a_finger(
+    browser: Any, wider: Path, fingers: bool, bars: int
+) -> None:
+    context = browser.new_context(
+        viewport={"width": 390, "height": 844}, has_touch=fingers, is_mobile=fingers
+    )
+    page = context.new_page()
+    page.goto((wider / "papers/alpha.html").as_uri())
+    plot = page.locator("article .plot").first
+    plot.scroll_into_view_if_needed()
+    plot.locator(".main-svg").first.wait_for()
+    assert plot.locator(".modebar").count() == bars
+    context.close()

@@ -189,8 +189,12 @@ def test_data_here_missing_and_damaged_are_told_apart(
     add_notebook(checkout, "zeus", "runs24")
     add_notebook(checkout, "zero")
     (finding,) = doctor.check_data(checkout)
-    assert (finding.check, finding.status) == ("data of zeus", "warn")
+    assert (finding.check, finding.status) == ("published data", "warn")
+    assert "runs24 (zeus)" in finding.observed
     assert "labkit data fetch runs24" in finding.advice
+    add_notebook(checkout, "perseus", "runs24")  # one line, however many notebooks
+    (finding,) = doctor.check_data(Checkout(checkout.root))
+    assert "runs24 (perseus, zeus)" in finding.observed
     mirrored = checkout.root / "mirror" / "runs24" / "time.csv"
     mirrored.parent.mkdir(parents=True)
     monkeypatch.setenv("LABKIT_DATA_MIRROR", str(checkout.root / "mirror"))

@@ -64,11 +64,13 @@ def test_plan_takes_every_other_field_and_explains(ran: Ran, told: Told) -> None
     sets = [item for one in away for item in ("--set", one)]
     found = told("plan", MODEL, "--dp", 2, "--zero", 2, "--seq", 32, *sets)
     assert {one["place"] for one in found["elsewhere"]} == {"cpu"}
+    papers = told("plan", MODEL, "--seq", 32, "--set", "formula=zero-paper")
+    assert [row["moment"] for row in papers["moments"]] == ["all at once"]
     text, _ = ran("plan", MODEL, "--seq", 32, "--explain", "activation.mlp")
     assert "activation.mlp.up: 2·(2·b·s·f), l = 2" in text
     uneven = told("plan", "small-gpt", "--pp", 2, "--seq", 32, "--set", "layers=1,1")
     assert uneven["peak_bytes"] == told("plan", "small-gpt", "--pp", 2, "--seq", 32)["peak_bytes"]
-    bare = told("plan", MODEL, "--seq", 32, "--set", "master=none", "--set", "block=64")
+    bare = told("plan", MODEL, "--seq", 32, "--set", "master=none", "--set", "amsgrad=true")
     assert bare["peak_bytes"] < told("plan", MODEL, "--seq", 32)["peak_bytes"]
 
 

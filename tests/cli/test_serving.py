@@ -33,6 +33,12 @@ def test_simulate_and_sweep_say_what_python_says(told: Told, tmp_path: Path) -> 
     assert [row["wasted_fraction"] > 0 for row in rows] == [False, False, True]
 
 
+def test_the_bound_says_under_which_profile(ran: Ran) -> None:
+    given = ("simulate", "--count", 50, "--compute-share", 0.7, "--sequence-us", 5)
+    text, _ = ran(*given)
+    assert "under this profile (70% of peak operations, 80% of bandwidth)" in " ".join(text.split())
+
+
 def test_a_file_is_replayed_and_a_request_explained(ran: Ran, told: Told, tmp_path: Path) -> None:
     path = tmp_path / "calls.csv"
     path.write_text("arrival_s,prompt_tokens,output_tokens\n0,500,3\n0,9,2\n")
@@ -41,6 +47,9 @@ def test_a_file_is_replayed_and_a_request_explained(ran: Ran, told: Told, tmp_pa
     answer = told("simulate", path, "--why", 1, "--max-batch", 1, "--tensor", 16, "--stages", 1)
     assert "the batch was full" in answer["why"]
     assert told("requests", path)["requests"] == 2
+    path.write_text("begin,input_length,answer_length\n0,500,3\n0,9,2\n")
+    spelt = "arrival_s=begin,prompt_tokens=input_length,output_tokens=answer_length"
+    assert told("requests", path, "--columns", spelt)["requests"] == 2
 
 
 @pytest.mark.parametrize(

@@ -58,3 +58,30 @@ def test_what_cannot_be_is_named(export: Path, old: str, new: str, complaint: st
     export.write_text(EXPORT.replace(old, new))
     with pytest.raises(BadFile, match=complaint):
         cluster.from_slurm(export)
+
+
+def test_a_job_that_still_runs_has_no_duration_yet(tmp_path: Path) -> None:
+    path = tmp_path / "jobs.txt"
+    path.write_text(
+        "JobID|Submit|ElapsedRaw|AllocTRES|State\n"
+        "1|2026-03-01T10:00:00|50|gres/gpu=1|RUNNING\n"
+        "2|2026-03-01T10:00:00|60|gres/gpu=1|CANCELLED by 1000\n"
+    )
+    trace = cluster.from_slurm(path)
+    assert trace.column("duration_s").tolist() == [60]
+    assert "1 not finished" in trace.name
+
+
+def test_elapsed_is_read_as_sacct_prints_it(tmp_path: Path) -> None:
+    path = tmp_path / "jobs.txt"
+    text = (
+        "JobID|Submit|Elapsed|AllocTRES\n"
+        "1|2026-03-01T10:00:00|00:04:31|gres/gpu=1\n"
+        "2|2026-03-01T10:00:00|1-00:01:52|gres/gpu=1\n"
+        "3|2026-03-01T10:00:00||gres/gpu=1\n"
+    )
+    path.write_text(text)
+    assert cluster.from_slurm(path).column("duration_s").tolist() == [271, 86512]
+    path.write_text(text.replace("00:04:31", "04:31"))
+    with pytest.raises(BadFile, match=r"jobs.txt:2: .*'Elapsed'.*'04:31'.*\[days-\]hours"):
+        cluster.from_slurm(path)

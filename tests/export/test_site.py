@@ -218,6 +218,12 @@ skipped_rows:
     path.write_text(path.read_text(encoding="utf-8") + more, encoding="utf-8")
     write_site(root)
     soup = offline.parse(html(root, "scoreboard.html"))
+    lead = " ".join(soup.select_one("p.lead strong").get_text().split())
+    assert lead == "1 of 3 claims of 1 papers are reproduced."
+    said = [" ".join(item.get_text().split()) for item in soup.select(".meanings li")]
+    assert [text.split()[:2] for text in said] == [["✔", "1"], ["✘", "1"], ["○", "1"]]
+    first = [tag.name for tag in soup.select("form.filters, table.summary, table.board")]
+    assert first == ["form", "table", "table"]
     total = [td.get_text(" ", strip=True) for td in soup.select(".summary .total td")]
     assert total[:4] == ["all", "1 of 3", "–", "–"]
     assert total[4].split("  ")[0].startswith("✔ 1 reproduced ✘ 1 differs ○ 1 not attempted")

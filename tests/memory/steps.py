@@ -84,6 +84,8 @@ def others() -> list[Any]:
         (GPT.resized(kv_heads=2), {"attention": "eager"}, {}),
         (GPT, {"gelu_fused": False}, {}),
         (GPT, {"gelu_fused": False, "dtype": "autocast", "recompute": "full"}, {}),
+        (LLAMA, {"swiglu_fused": True}, {}),
+        (LLAMA, {"swiglu_fused": True, "dtype": "autocast", "recompute": "operators"}, {}),
         (LLAMA, {"repeat_kv": True, "recompute": "operators"}, {}),
         (LLAMA, {"repeat_kv": True, "logits_held": "fp32"}, {}),
         (GPT, {"dtype": "autocast", "logits_held": "compute", "recompute": "operators"}, {}),

@@ -106,7 +106,12 @@ def test_all_ways_to_compute_agree_on_real_numbers(model: Model) -> None:
 
     tokens = torch.randint(model.vocab, (2, 8), generator=torch.Generator().manual_seed(1))
     found = []
-    ways = ({}, {"attention": "eager", "norm_fused": False}, {"recompute": "full", "loss": "fused"})
+    ways = (
+        {},
+        {"attention": "eager", "norm_fused": False},
+        {"recompute": "full", "loss": "fused"},
+        {"swiglu_fused": True},
+    )
     for choices in ways:
         torch.manual_seed(0)
         network = networks.build(model, Mode(dtype="fp32", **choices), seq=8, chunks=3)

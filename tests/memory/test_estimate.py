@@ -361,7 +361,8 @@ def test_what_cannot_be_names_the_rule(degrees: dict[str, Any], rule: str) -> No
 
 def test_the_two_accounts_do_not_mix() -> None:
     with pytest.raises(UsageError, match="papers' arithmetic"):
-        Plan(model=LLAMA).moments()
+        _ = Plan(model=LLAMA).estimate
+    assert Plan(model=LLAMA).moments().index.tolist() == ["all at once"]
     paper = Plan(model=LLAMA, batch=Batch(seq=8, formula="zero-paper"))
     assert paper.peak_bytes == paper.peak_bytes
     assert memory.Plan(model=10**9).peak_moment == "all at once"

@@ -109,3 +109,17 @@ def test_a_wrong_row_is_named(tmp_path: Path) -> None:
     path.write_text("run:\n  framework: megatron\n  gpu: x\n  kind: guessed\n", encoding="utf-8")
     with pytest.raises(BadFile, match="run"):
         published.peaks(path)
+
+
+@pytest.mark.parametrize(("name", "zero"), [("megatron", 1), ("nanotron", 1), ("deepspeed", 3)])
+def test_a_buffer_that_is_allocated_once_is_there_at_every_moment(name: str, zero: int) -> None:
+    """Megatron-LM's param_and_grad_buffer.py, nanotron's gradient_accumulator.py, DeepSpeed's
+    stage3.py: one step of accumulation has the same gradients as four."""
+    once, four = (
+        FRAMEWORKS[name].plan(Model.preset("llama-3-8b"), dp=4, zero=zero, seq=512, accumulation=n)
+        for n in (1, 4)
+    )
+    gradients = once.moments()["gradients"]
+    assert gradients.iloc[0] == gradients.max() > 0
+    assert once.peak_bytes == four.peak_bytes
+    assert "gradients are in a buffer that is allocated once" in once.assumptions

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from labkit.errors import UsageError
 from labkit.memory import Batch, Model, Plan, Recipe
 from labkit.memory.jobs.recipe import state_bytes
 from labkit.memory.tape.step import Moment
@@ -94,3 +95,19 @@ def test_states_and_temporaries_are_torchs(
         assert told == pytest.approx(temporaries, abs=slack)
     else:
         assert told == temporaries
+
+
+@pytest.mark.parametrize(
+    ("said", "message"),
+    [
+        (
+            {"optimizer": "adam-8bit", "states": "int4"},
+            "states must be fp32 for adam-8bit",
+        ),
+        ({"momentum": False}, "momentum must be True for adam"),
+        ({"optimizer": "sgd", "block": 64}, "block must be 256 for sgd, got 64"),
+    ],
+)
+def test_no_option_of_an_optimizer_is_ignored(said: Any, message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        Recipe(**said)

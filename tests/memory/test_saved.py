@@ -88,6 +88,8 @@ def test_plain_blocks_have_the_known_sums() -> None:
     a = llama.heads
     h = llama.hidden
     assert per_token(llama, Mode()) == pytest.approx(12 + 4 * g + 8 * f + 4 * a / h + 8 / h)
+    one_kernel = per_token(llama, Mode(swiglu_fused=True))
+    assert one_kernel == pytest.approx(12 + 4 * g + 6 * f + 4 * a / h + 8 / h)
 
 
 # Korthikanti et al. 2022, eq. 1, 2 and 4, and Table 2: they leave out norm statistics and the

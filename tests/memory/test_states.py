@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from labkit.errors import UsageError
 from labkit.memory import Batch, Parallel, Plan, Recipe
 from labkit.memory.jobs import states
 from labkit.models import Model, TensorShape
@@ -116,3 +119,36 @@ def rows_held(model: Model, *, dp: int) -> float:
     """Elements of the parameters that a rank allocates at stage 3."""
     plan = Plan(model=model, parallel=Parallel(dp=dp, zero=3), batch=Batch(seq=8))
     return next(t.num_bytes for t in plan.terms() if t.component == "parameters") / 2
+
+
+@pytest.mark.parametrize("zero", [1, 2, 3])
+@pytest.mark.parametrize("place", ["cpu", "nvme"])
+def test_the_papers_arithmetic_knows_what_is_kept_elsewhere(zero: int, place: Any) -> None:
+    """ZeRO-Offload §4: a rank keeps its parameters, the host its share of all else."""
+    recipe = Recipe.mixed_adam(offload_optimizer=place, offload_gradients=place)
+    if place == "nvme" and zero < 3:
+        with pytest.raises(UsageError, match="zero must be >= 3 where offload_gradients is nvme"):
+            Plan(model=10**6, parallel=Parallel(dp=8, zero=zero), recipe=recipe)
+        return
+    plan = Plan(model=10**6, parallel=Parallel(dp=8, zero=zero), recipe=recipe)
+    parameters_bytes = 2 * 10**6 / (8 if zero == 3 else 1)
+    assert plan.peak_bytes == plan.states_bytes == parameters_bytes
+    assert plan.elsewhere()["num_bytes"].tolist() == [2 * 10**6 / 8, 12 * 10**6 / 8]
+    frame = plan.frame()
+    assert set(frame["place"]) == {"device", place}
+    assert frame.loc[frame["place"] == "device", "share"].sum() == 1
+
+
+def test_the_papers_arithmetic_refuses_to_offload_what_no_stage_shards() -> None:
+    with pytest.raises(UsageError, match="zero must be >= 1 where offload_optimizer is cpu, got 0"):
+        Plan(model=10**6, recipe=Recipe(offload_optimizer="cpu"))
+
+
+def test_frozen_parameters_have_neither_gradients_nor_states() -> None:
+    nn = pytest.importorskip("torch").nn
+    net = nn.Sequential(nn.Linear(1000, 1000, bias=False), nn.Linear(1000, 1000, bias=False))
+    net[0].weight.requires_grad_(False)
+    plan = Plan(model=Model.from_module(net), recipe=Recipe.fp32_adam())
+    sizes = plan.frame().set_index("component")["num_bytes"]
+    assert sizes.to_dict() == {"parameters": 8e6, "gradients": 4e6, "optimizer": 8e6}
+    assert "Ψ trained = 1,000,000" in plan.explain("gradients")

@@ -51,6 +51,39 @@ def best_of_all(
     )
 
 
+def least_on_machines(chain: Chain, cluster: Cluster, costing: CostingName) -> float:
+    """Seconds a minibatch of the cheapest plan on machines, all plans inside each stage tried.
+
+    A stage's machines exchange the weights of the stages inside, each divided by its replicas, or
+    by all devices of a machine.
+    """
+    near, far = cluster.levels
+    rules = as_costing(costing)
+    inside = StageCosts.of(chain, near, rules)
+    between = StageCosts.of(chain, far, rules)
+
+    def ways(stage: Stage) -> Iterator[tuple[float, float]]:
+        for plan in all_plans(stage.first, stage.end, near.count):
+            slowest_s = max(inside.column(s.end)[s.replicas - 1, s.first] for s in plan)
+            shares = [
+                near.count if rules.machines_exchange == "devices" else s.replicas for s in plan
+            ]
+            weights = (chain.weight_bytes[s.first, s.end] for s in plan)
+            yield slowest_s, sum(w / share for w, share in zip(weights, shares, strict=True))
+
+    def seconds(stage: Stage) -> float:
+        r = stage.replicas
+        gradients_s = rules.gradient_passes * (r - 1) / r / far.bandwidth_bytes_per_s
+        both = max if rules.combine == "max" else lambda *parts: sum(parts)
+        least_s = min(both(slow_s, gradients_s * weights) / r for slow_s, weights in ways(stage))
+        if not rules.activations:
+            return least_s
+        return max(least_s, *between.transfers_s[r - 1, [stage.first, stage.end]])
+
+    plans = all_plans(0, len(chain), far.count)
+    return float(min(max(map(seconds, plan)) for plan in plans))
+
+
 def all_plans(first: int, layers: int, devices: int) -> Iterator[list[Stage]]:
     for end in range(first + 1, layers + 1):
         for replicas in range(1, devices + 1):

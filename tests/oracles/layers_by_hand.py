@@ -176,10 +176,17 @@ def dropout(component: str, value: Values, mask_bytes: Any) -> tuple[Term, ...]:
     return (term(component, mask_bytes * value["b·s·h"], "m·b·s·h, m bytes of mask", KORTHIKANTI),)
 
 
+def _gated(mode: Mode) -> tuple[str, ...]:
+    """What a gated MLP keeps: SiLU's output only where another kernel multiplies it."""
+    if mode.swiglu_fused:
+        return ("gate", "up", "down input")
+    return ("gate", "activation", "up", "down input")
+
+
 def mlp(shape: Shape, value: Values, mode: Mode) -> tuple[Term, ...]:
     width = mode.compute_bytes
     llama = shape.mlp == "swiglu"
-    inner = ("gate", "activation", "up", "down input") if llama else ("up", "down input")
+    inner = _gated(mode) if llama else ("up", "down input")
     return (
         _inputs("mlp.projection input", value, mode, 2 if llama else 1),
         *(term(f"mlp.{name}", width * value["b·s·f"], f"{width}·b·s·f") for name in inner),
@@ -192,7 +199,7 @@ def experts(shape: Shape, value: Values, mode: Mode) -> tuple[Term, ...]:
     shared = bool(shape.shared_experts)
     copies = 2 if mode.dtype == "autocast" else 1
     times = f"{copies}·" if copies > 1 else ""
-    inner = ("gate", "activation", "up", "down input")
+    inner = _gated(mode)
     chosen = 8 * value["b·s·n"] + 4 * value["b·s·n"] + 4 * value["b·s"]
     found = [
         _inputs("experts.router input", value, mode, 3 if shared else 1),

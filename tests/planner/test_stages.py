@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from labkit import planner
 from labkit.errors import UsageError
-from labkit.planner.costing import COSTINGS
-from tests.oracles.all_plans import best_of_all
+from labkit.planner.costing import COSTINGS, Costing, as_costing
+from tests.oracles.all_plans import best_of_all, least_on_machines
 from tests.planner.conftest import chains, clusters, published
 
 TEN_GBIT = 10 * 1e9 / 8
@@ -135,6 +135,43 @@ def test_two_levels_of_equal_links(chain: Any, inner: int, outer: int, costing: 
     assert both.cost_s >= chain.time_s / (inner * outer) * (1 - 1e-12)
 
 
+@settings(max_examples=40)
+@given(
+    chain=chains(4),
+    inner=st.integers(1, 3),
+    outer=st.integers(1, 3),
+    slower=st.sampled_from([1, 8, 100]),
+    costing=costings,
+)
+def test_no_plan_on_machines_beats_the_bound(
+    chain: Any, inner: int, outer: int, slower: int, costing: Any
+) -> None:
+    """Against all plans of machines with all plans inside them."""
+    rates = {"inside_bytes_per_s": 1e9, "between_bytes_per_s": 1e9 / slower}
+    cluster = planner.Cluster.machines(outer, inner, **rates)
+    plan = planner.plan(chain, cluster, costing=costing)
+    least_s = least_on_machines(chain, cluster, costing)
+    assert plan.bound_s <= least_s * (1 + 1e-9)
+    assert plan.cost_s >= least_s * (1 - 1e-9)
+    if as_costing(costing).machines_exchange == "devices":
+        assert plan.cost_s == pytest.approx(least_s)
+
+
+def test_machines_may_be_slower_inside_to_exchange_less() -> None:
+    """Layers that balance exactly as 1-1: the second one's weights are then exchanged whole."""
+    chain = planner.Chain(
+        forward_s=(0.5, 0.5), backward_s=(0.5, 0.5), activation_bytes=(0, 0),
+        cut_bytes=(1e9, 0), parameter_bytes=(0, 5e8),
+    )  # fmt: skip
+    cluster = planner.Cluster.machines(2, 2, inside_bytes_per_s=1e12, between_bytes_per_s=1e9)
+    costing = Costing(gradient_passes=4.0, combine="sum")
+    plan = planner.plan(chain, cluster, costing=costing)
+    inside_s = (2 + 4 / 2 * 5e8 / 1e12) / 2
+    assert plan.name == "2×(2)"
+    assert plan.cost_s == pytest.approx((inside_s + 4 / 2 * 2.5e8 / 1e9) / 2)
+    assert 0 < plan.gap < 0.001
+
+
 def test_machines_exchange_weights_once_for_the_replicas_inside() -> None:
     """Data parallel inside and between: C against 2 (r - 1)/r W/B at each level, then divided."""
     chain = planner.Chain.even(1, forward_s=0.1, backward_s=0.2, parameter_bytes=4e8)
@@ -203,6 +240,16 @@ def test_the_authors_worked_example() -> None:
     cluster = planner.Cluster.flat(4, bandwidth_bytes_per_s=1e9)
     plan = planner.plan(published("vgg16"), cluster, costing="code+activations")
     assert (plan.name, plan.chain.layers[plan.cuts[0] - 1]) == ("3-1", "node18 MaxPool2d")
+
+
+def test_two_levels_are_planned_as_their_program_does() -> None:
+    """``-n 8 2 --activation_compression_ratio 1 -b 4294967296 2147483648`` prints 78.39 ms."""
+    cluster = planner.Cluster.machines(
+        2, 8, inside_bytes_per_s=4294967296, between_bytes_per_s=2147483648
+    )
+    plan = planner.plan(published("vgg16"), cluster, costing="code+activations")
+    assert plan.name == "2×(7-1)"
+    assert plan.cost_s == pytest.approx(0.0783925, abs=5e-8)
 
 
 def test_two_levels_of_resnet50_are_planned() -> None:

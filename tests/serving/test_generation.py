@@ -214,6 +214,24 @@ def test_bad_combinations_are_refused() -> None:
         serving.simulate(paper_trace(1), GPT3, serving.Batcher(reserve_tokens=100))
     with pytest.raises(BadValue, match="leaves no memory for a token"):
         serving.TokenProfile.roofline("gpt3-175b", "A100-40GB", tensor=8)
+    with pytest.raises(BadValue, match="tensor must divide the 32 heads of llama-3-8b, got 3"):
+        serving.TokenProfile.roofline("llama-3-8b", "H100-80GB", tensor=3)
+    with pytest.raises(BadValue, match="stages must be at most the 32 layers of llama-3-8b"):
+        serving.TokenProfile.roofline("llama-3-8b", "H100-80GB", stages=33)
+
+
+def test_a_token_is_computed_on_the_experts_that_it_is_sent_to() -> None:
+    """Mixtral: 12.9 of 46.7 billion parameters, at half of an H100's peak, on two of them."""
+    profile = serving.TokenProfile.roofline("mixtral-8x7b", "H100-80GB", tensor=2)
+    assert profile.token_s == pytest.approx(2 * 12.88e9 / 2 / (0.5 * 989e12), rel=1e-3)
+
+
+def test_seconds_until_the_first_output_and_between_the_next() -> None:
+    profile = serving.TokenProfile(weights_s=0.02, token_s=0.001)
+    requests = serving.Requests(arrival_s=[0.0, 10.0], prompt_tokens=[50, 50], output_tokens=[5, 5])
+    summary = serving.simulate(requests, profile, serving.Batcher()).summary()
+    assert summary["mean_first_s"] == pytest.approx(0.05)
+    assert summary["mean_next_s"] == pytest.approx(0.02)
 
 
 # ---------------------------------------------------------------- batchers of one's own

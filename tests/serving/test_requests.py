@@ -130,3 +130,32 @@ def test_a_place_among_the_models_cannot_be_changed() -> None:
         with pytest.raises(ValueError, match="read-only"):
             asked.model_index[0] = 5
     assert requests.at_rate(2.0).model_index is requests.model_index
+
+
+@pytest.mark.parametrize(
+    ("headings", "refused"),
+    [
+        ("timestamp,input_length,output_length", "input_length"),  # Mooncake: milliseconds, too
+        ("arrival_s,prompt_toks,generated_toks", "prompt_toks"),
+        ("arrival_s,prompt_tokens,completion_tokens", "completion_tokens"),
+    ],
+)
+def test_tokens_under_another_heading_are_not_left_out(
+    tmp_path: Path, headings: str, refused: str
+) -> None:
+    path = tmp_path / "calls.csv"
+    path.write_text(f"{headings}\n0,500,3\n0,9,2\n")
+    with pytest.raises(BadFile, match=rf"{refused}.*columns=") as caught:
+        serving.from_csv(path)
+    assert "would be" in str(caught.value)
+    ours = ("arrival_s", "prompt_tokens", "output_tokens")
+    spelt = dict(zip(ours, headings.split(","), strict=True))
+    read = serving.from_csv(path, columns=spelt)
+    assert read.column("prompt_tokens").tolist() == [500, 9]
+    assert read.column("output_tokens").tolist() == [3, 2]
+
+
+def test_llmservingsims_headings_are_known(tmp_path: Path) -> None:
+    path = tmp_path / "calls.csv"
+    path.write_text("arrival_s,input_toks,output_toks\n0,500,3\n")
+    assert serving.from_csv(path).column("prompt_tokens").tolist() == [500]

@@ -211,3 +211,31 @@ def test_committed_entries_are_whole() -> None:
 )
 def test_committed_papers_are_cited_as_the_field_does(key: str, cited: str) -> None:
     assert bibliography.load(ROOT)[key].cite() == cited
+
+
+def test_crossref_takes_the_year_and_the_place_of_the_proceedings() -> None:
+    text = """@inproceedings{a, author="A B", title="T", crossref={P}}
+@proceedings{p, title="The Book", year=2020, editor="C D"}"""
+    (entry,) = bibliography.parse(text, Path("x.bib")).values()
+    assert (entry.key, entry.year, entry.container, entry.authors) == (
+        "a",
+        2020,
+        "The Book",
+        ("A B",),
+    )
+    assert "crossref" not in entry.text
+    assert bibliography.parse(entry.text, Path("x.bib"))["a"] == entry
+    with pytest.raises(BadFile, match="entry 'a' refers to no entry; field 'crossref'; found 'q'"):
+        bibliography.parse(text.replace("{P}", "{q}"), Path("x.bib"))
+
+
+@pytest.mark.parametrize(
+    ("latex", "plain"),
+    [
+        (r"\texttt{serve}: a {\emph{fast}} server", "serve: a fast server"),
+        (r"{\textquotedblleft}Quoted{\textquotedblright}", "“Quoted”"),
+        (r"Don\textquoteright{}t \textbf{\emph{stop}}", "Don’t stop"),
+    ],
+)
+def test_titles_show_no_commands(latex: str, plain: str) -> None:
+    assert bibliography.decode(latex) == plain

@@ -256,6 +256,18 @@ def test_the_way_of_a_paper(root: Path, newline: str) -> None:
     assert after == expected.replace("\n", newline)
 
 
+@pytest.mark.parametrize("key", ["zeus", "perseus", "alpa"])
+def test_a_paper_of_any_status_gets_a_presenter_and_a_date(root: Path, key: str) -> None:
+    """Reviewed papers above all: they are what can be presented."""
+    status = reading_queue.load(root)[key].status
+    day = dt.date(2026, 3, 14)
+    paper = edits.plan(root, key, presenter="Ann Bell", date=day)
+    assert (paper.status, paper.presenter, paper.date) == (status, "Ann Bell", day)
+    assert edits.plan(root, key, presenter="Bo").date == day
+    with pytest.raises(UsageError, match="say --presenter NAME, --date"):
+        edits.plan(root, key)
+
+
 def test_presented_without_a_session_is_dated_today(root: Path) -> None:
     edits.done(root, "zeus", presented=True)
     assert reading_queue.load(root)["zeus"].date == dt.date.today()
@@ -330,6 +342,21 @@ def test_adding_appends_to_both_files_and_disturbs_neither(root: Path) -> None:
     assert [p.key for p in loaded][-2:] == ["x", "y"]
     assert loaded.library["x"].title == "Ensō"
     assert loaded["y"].why == "to see"
+
+
+def test_paths_of_one_persons_machine_are_left_out(root: Path) -> None:
+    typed = bibtex("z9").replace("year", "file = {PDF:/home/ann/z9.pdf:application/pdf}, year")
+    add(root, typed)
+    assert "/home/ann" not in contents(root)[1].decode()
+    assert reading_queue.load(root).library["z9"].title
+
+
+@pytest.mark.parametrize("start", ["@misc{,", "@misc{", "@misc{ ,"])
+def test_an_entry_without_a_key_takes_the_one_that_is_said(start: str) -> None:
+    text = f"{start} title = {{T}}, author = {{A B}}, year = 2020}}"
+    (entry,) = intake.read(text, {}, key="foo")
+    assert (entry.key, entry.title) == ("foo", "T")
+    assert bibliography.parse(entry.text, Path("x.bib"))["foo"] == entry
 
 
 def test_added_text_stays_as_typed(root: Path) -> None:

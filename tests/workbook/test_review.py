@@ -363,6 +363,15 @@ def replace(name: str, old: str, new: str) -> Edit:
     return edit
 
 
+def again(name: str, code: str) -> Edit:
+    """More code at the end of a cell."""
+
+    def edit(notebook: NotebookNode) -> None:
+        cell(notebook, name).source += f"\n{code}"
+
+    return edit
+
+
 def drop(*names: str) -> Edit:
     def edit(notebook: NotebookNode) -> None:
         notebook.cells = [node for node in notebook.cells if node.id not in names]
@@ -565,6 +574,8 @@ BROKEN: list[tuple[str, Edit, str]] = [
     ("cell-ids", rename("table1-code", "b0c1ab0e-1f2d-4c3b-9d8e-3f9c1ab03f9c"), "generated"),
     ("parameters", replace("parameters", "num_stages: int", "num_stages"), "not a typed parameter"),
     ("parameters", replace("parameters", "int = 8", "int = 8.5"), "not a scalar literal"),
+    ("parameters", again("rivals-code", "num_stages = 7"), "'num_stages' is given another value"),
+    ("parameters", again("rivals-code", "for num_stages in (1, 2):\n    pass"), "another value"),
     ("parameters", replace("parameters", "int = 8", "int = True"), "not a scalar literal"),
     ("parameters", replace("parameters", "int = 8", "list = [8]"), "not a scalar literal"),
     ("parameters", replace("parameters", "int = 8", "int = max(8, 9)"), "not a scalar literal"),

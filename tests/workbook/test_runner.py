@@ -349,6 +349,16 @@ def test_a_refused_request_runs_nothing(tmp_path: Path) -> None:
     assert not (root / "results").exists()
 
 
+def test_two_cells_of_parameters_stop_a_notebook(tmp_path: Path) -> None:
+    """The second would undo what papermill injects after the first."""
+    cells = (("a: int = 1", "parameters"), ("b: int = 2", "parameters"), "b")
+    root = workbook(tmp_path / "wb", a=cells)
+    for fixed in (None, {"b": "5"}):
+        with pytest.raises(UsageError, match="cells cell0 and cell1 are all tagged 'parameters'"):
+            go(root, fixed=fixed)
+    assert not (root / "results").exists()
+
+
 def test_a_parameter_that_only_some_notebooks_take_stops_only_the_others(tmp_path: Path) -> None:
     root = workbook(tmp_path / "wb", a=(("n: int = 1", "parameters"), "n"), b=("1",))
     report = go(root, fixed={"n": "2"})
@@ -531,6 +541,19 @@ def test_refresh_writes_the_same_bytes_twice(tmp_path: Path) -> None:
     go(root, force=True)
     assert not results.write_back(root, "a")
     assert path.read_bytes() == first
+
+
+def test_refresh_takes_a_notebook_from_elsewhere(tmp_path: Path) -> None:
+    """One that says nothing of labkit in its metadata."""
+    root = workbook(tmp_path / "wb", a=("1 + 1",))
+    path = root / "notebooks/tests/a.ipynb"
+    content = json.loads(path.read_text())
+    del content["metadata"]["labkit"]
+    path.write_text(json.dumps(content))
+    go(root)
+    assert results.write_back(root, "a")
+    assert notebooks.glimpse(path).cells[0].outputs[0].data["text/plain"]
+    assert not results.write_back(root, "a")
 
 
 def test_refresh_never_overwrites_an_edit(tmp_path: Path) -> None:

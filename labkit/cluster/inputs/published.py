@@ -61,7 +61,10 @@ MODELS = {
 SIZES = (1, 2, 4, 8, 16, 32, 64)
 GPUS = {1: 0.7, 2: 0.1, 4: 0.1, 8: 0.1}
 """GPUs of synthetic jobs and their shares."""
-SACCT = "sacct -a -P -o JobID,Submit,ElapsedRaw,AllocTRES,User"
+SACCT = "sacct -a -P -o JobID,Submit,ElapsedRaw,AllocTRES,State,User"
+_UNFINISHED = ("PENDING", "RUNNING", "REQUEUED", "RESIZING", "SUSPENDED", "CONFIGURING")
+"""States in which the time that a job has run so far is not how long it takes."""
+_SACCT_ELAPSED = r"^(?:(?P<days>\d+)-)?(?P<hours>\d+):(?P<minutes>\d+):(?P<seconds>\d+)$"
 _SACCT_GPUS = re.compile(r"gres/gpu(?::[^=,]+)?=(\d+)")
 
 
@@ -264,11 +267,13 @@ def generate(
 
 @checked
 def from_slurm(path: str | Path) -> Trace:
-    """The GPU jobs of an export such as ``sacct -a -P -o JobID,Submit,ElapsedRaw,AllocTRES,User``.
+    """The GPU jobs of an export, such as that of ``sacct -a -P`` with the columns below.
 
-    A job's duration is the time it ran, also where it failed or was cancelled; times count from the
-    first submission. Steps of a job, jobs without a GPU and jobs that never ran are left out; the
-    trace's name says how many.
+    Needed columns: ``JobID``, ``Submit``, ``AllocTRES``, and ``ElapsedRaw`` or ``Elapsed``; used
+    where they are there: ``State``, ``User``. A job's duration is the time it ran, also where it
+    failed or was cancelled; times count from the first submission. Steps of a job, jobs without a
+    GPU, jobs that never ran and, by ``State``, those that run still are left out; the trace's name
+    says how many.
 
     Raises:
         BadFile: it is no such export, no job of it held a GPU, or a value cannot be.
@@ -276,6 +281,8 @@ def from_slurm(path: str | Path) -> Trace:
     path = Path(path)
     valid = f"what `{SACCT}` prints"
     table = texts_of(path, sep="|", valid=valid)
+    if "ElapsedRaw" not in table and "Elapsed" in table:
+        table = table.assign(ElapsedRaw=_elapsed_s(table["Elapsed"], path))
     for column in ("JobID", "Submit", "ElapsedRaw", "AllocTRES"):
         if column not in table:
             raise BadFile(
@@ -303,7 +310,37 @@ def _gpu_jobs(table: pd.DataFrame) -> tuple[pd.DataFrame, str]:
     left_out = (
         f"{step.sum():,} steps, {without.sum():,} jobs without a GPU, {idle.sum():,} that never ran"
     )
-    return table.assign(gpus=gpus)[~(step | without | idle)], left_out
+    others = step | without | idle
+    if "State" in table:
+        unfinished = ~others & table["State"].str.strip().isin(_UNFINISHED)
+        left_out += f", {unfinished.sum():,} not finished"
+        others |= unfinished
+    return table.assign(gpus=gpus)[~others], left_out
+
+
+def _elapsed_s(texts: pd.Series[str], path: Path) -> pd.Series[str]:
+    """Seconds of ``[days-]hours:minutes:seconds``, as texts; empty ones stay empty.
+
+    Raises:
+        BadFile: a text is neither.
+    """
+    import pandas as pd
+
+    parts = texts.str.strip().str.extract(_SACCT_ELAPSED)
+    wrong = parts["seconds"].isna() & (texts.str.strip() != "")
+    if wrong.any():
+        row = int(wrong.to_numpy().argmax())
+        raise BadFile(
+            path,
+            "the value is not allowed",
+            line=row + 2,
+            field="Elapsed",
+            value=texts.iloc[row],
+            valid="[days-]hours:minutes:seconds",
+        )
+    days, hours, minutes, seconds = (pd.to_numeric(parts[name]).fillna(0) for name in parts)
+    total = ((24 * days + hours) * 60 + minutes) * 60 + seconds
+    return total.astype(int).astype(str).where(parts["seconds"].notna(), "")
 
 
 def is_slurm(path: Path) -> bool:
@@ -316,11 +353,16 @@ def is_slurm(path: Path) -> bool:
     return "JobID" in heading and len(heading) > 1
 
 
-def from_path_or_name(text: str) -> Trace:
-    """What commands take: a CSV file, an export of ``sacct -P``, or a published ``name[/part]``."""
+def from_path_or_name(text: str, columns: dict[str, str] | None = None) -> Trace:
+    """What commands take: a CSV file, an export of ``sacct -P``, or a published ``name[/part]``.
+
+    Args:
+        text: which.
+        columns: a CSV file's own headings, by ours.
+    """
     name, slash, part = text.partition("/")
     if name in PARTS:
         return load(name, part=part or None)
     if Path(text).suffix or slash:
-        return from_slurm(text) if is_slurm(Path(text)) else from_csv(text)
+        return from_slurm(text) if is_slurm(Path(text)) else from_csv(text, columns=columns)
     raise UsageError(f"{not_among('trace', text, PARTS)}; or give a CSV file")

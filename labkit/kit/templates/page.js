@@ -2,12 +2,13 @@
 (() => {
   const figures = [...document.querySelectorAll(".plot")];
   const paper = matchMedia("print");
+  const fingers = matchMedia("(pointer: coarse)"); /* which the tool bar would keep from the title */
   let printing = false;
   const room = (figure) => ({
     width: printing ? 640 : figure.querySelector(".canvas").clientWidth,
     height: parseFloat(getComputedStyle(figure).getPropertyValue("--height")),
     fit: true,
-    modebar: printing ? false : "hover",
+    modebar: printing || fingers.matches ? false : "hover",
     dark: !printing && document.documentElement.dataset.theme === "dark",
   });
   const draw = (figure) => { if (figure.clientWidth) Plots.draw(figure, room(figure)); };

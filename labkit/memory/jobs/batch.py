@@ -31,7 +31,8 @@ class Batch:
         recompute_group: with ``"full"``, how many layers in a row keep one input between them and
             are recomputed together.
         attention: ``"eager"`` stores the scores; ``"sdpa"`` (torch's kernels) and ``"flash"`` one
-            number a row. norm_fused: an RMSNorm is one kernel.
+            number a row. norm_fused: an RMSNorm is one kernel. swiglu_fused: so is SiLU of the gate
+            times up, whose output alone is then kept beside its inputs.
         loss: of logits cast to fp32 (``"eager-fp32"``); in place on them (``"vocab-parallel"``,
             Megatron-LM) or on a copy (``"vocab-parallel-copy"``, nanotron); on DTensors sharded
             over the vocabulary (``"loss-parallel"``, torchtitan's tensor parallelism); over one of
@@ -60,6 +61,7 @@ class Batch:
     attention: Attention = "sdpa"
     dropout_mask_bytes: MaskBytes = 0
     norm_fused: bool = True
+    swiglu_fused: bool = False
     loss: Loss = "eager-fp32"
     loss_chunks: Size = 8
     logits_held: LogitsHeld = "none"

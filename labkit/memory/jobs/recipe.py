@@ -24,6 +24,8 @@ COUNTER_BYTES = 4
 # values that bytes stand for are shared by all tensors.
 SMALLEST_8BIT = 4096
 TABLE_BYTES = 2 * 256 * 4
+BLOCK = 256
+"""Elements that share a scale in bitsandbytes' 8-bit states."""
 
 
 @description(slots=True)
@@ -58,6 +60,9 @@ class Recipe:
             gathered in place there, so ``allgather_bucket_size`` needs no room of its own.
         step: how the optimizer runs: over lists of tensors, in one kernel, or one by one.
         accumulation: micro-batches whose gradients add up before a step.
+        gradient_buffer: gradients lie in a buffer that is allocated once, before the first step,
+            and stays (Megatron-LM's, nanotron's, DeepSpeed's at stage 3); False: each is made in
+            the backward pass and dropped after the step, as ``zero_grad`` of torch does.
         offload_parameters, offload_gradients, offload_optimizer: where they are kept (ZeRO-Offload:
             gradients and optimizer on the CPU; ZeRO-Infinity: any of them on NVMe).
 
@@ -74,7 +79,7 @@ class Recipe:
     states: Dtype = "fp32"
     momentum: bool = True
     amsgrad: bool = False
-    block: Size = 256
+    block: Size = BLOCK
     compute: Dtype | None = None
     autocast: bool = False
     gather: Dtype | None = None
@@ -83,6 +88,7 @@ class Recipe:
     overlap_comm: bool = False
     step: Step = "foreach"
     accumulation: Size = 1
+    gradient_buffer: bool = False
     offload_parameters: Place = "device"
     offload_gradients: Place = "device"
     offload_optimizer: Place = "device"
@@ -95,6 +101,18 @@ class Recipe:
             raise BadValue("autocast must have a compute format, such as bf16")
         if self.amsgrad and self.optimizer != "adam":
             raise BadValue(f"amsgrad must be False for {self.optimizer}: it is Adam's")
+        if not self.momentum and self.optimizer != "sgd":
+            raise BadValue(f"momentum must be True for {self.optimizer}: only sgd is without")
+        if self.optimizer == "adam-8bit" and self.states != "fp32":
+            raise BadValue(
+                f"states must be fp32 for adam-8bit, got {self.states}: its states are bytes with"
+                " a scale a block, fp32 in small tensors; adam has states of every format"
+            )
+        if self.optimizer != "adam-8bit" and self.block != BLOCK:
+            raise BadValue(
+                f"block must be {BLOCK} for {self.optimizer}, got {self.block}: only the states of"
+                " adam-8bit share scales"
+            )
 
     @classmethod
     @checked

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any
 
@@ -26,6 +26,7 @@ from labkit.models import Model
 NORM_EPS = 1e-5
 TANH_SCALE = math.sqrt(2.0 / math.pi)
 
+Product = Callable[[], Tensor]
 # Not `use_reentrant=True`: torch advises against it, and it keeps the output of every unit as well.
 recomputed = partial(checkpoint, use_reentrant=False)
 KEPT_ATTENTION = {
@@ -294,18 +295,26 @@ class Mlp(nn.Module):
         return self.down(self.gelu(self.up(x)))
 
 
+def gated_of(*, fused: bool) -> Callable[[Product, Product], Tensor]:
+    """SiLU of a product times another: one kernel after both products, or two."""
+    if fused:
+        return lambda gate, up: kernels.swiglu(gate(), up())
+    return lambda gate, up: functional.silu(gate()) * up()
+
+
 class GatedMlp(nn.Module):
     """An MLP whose gate goes through SiLU and multiplies up, then down."""
 
-    def __init__(self, model: Model, width: int) -> None:
+    def __init__(self, model: Model, width: int, *, fused: bool = False) -> None:
         super().__init__()
         linear = partial(nn.Linear, bias=model.has_bias("mlp"))
+        self.gated = gated_of(fused=fused)
         self.gate = linear(model.hidden, width)
         self.up = linear(model.hidden, width)
         self.down = linear(width, model.hidden)
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.down(functional.silu(self.gate(x)) * self.up(x))
+        return self.down(self.gated(partial(self.gate, x), partial(self.up, x)))
 
 
 class Router(nn.Module):
@@ -343,9 +352,10 @@ class Experts(nn.Module):
     expert, places that stay empty count nothing (capacity factor 1: Fedus et al. 2022, §2.2).
     """
 
-    def __init__(self, model: Model) -> None:
+    def __init__(self, model: Model, *, fused: bool = False) -> None:
         super().__init__()
         self.number = model.num_experts
+        self.gated = gated_of(fused=fused)
         width = model.expert_ffn
         self.router = Router(model)
         inward = (self.number, model.hidden, width)
@@ -354,7 +364,7 @@ class Experts(nn.Module):
             nn.Parameter(torch.empty(size).normal_(std=0.02)) for size in (inward, inward, outward)
         )
         shared = model.shared_experts * width
-        self.shared = GatedMlp(model, shared) if shared else None
+        self.shared = GatedMlp(model, shared, fused=fused) if shared else None
 
     def forward(self, x: Tensor) -> Tensor:
         given = x.shape
@@ -371,7 +381,7 @@ class Experts(nn.Module):
 
     def routed(self, rows: Tensor) -> Tensor:
         """All experts at once on (experts, places, hidden)."""
-        inner = functional.silu(torch.bmm(rows, self.gate)) * torch.bmm(rows, self.up)
+        inner = self.gated(partial(torch.bmm, rows, self.gate), partial(torch.bmm, rows, self.up))
         return torch.bmm(inner, self.down)
 
     @torch.no_grad()
@@ -396,11 +406,13 @@ class Block(nn.Module):
         self.norm1 = norm_of(model, mode)
         self.attention = (LatentAttention if model.kv_rank else Attention)(model, mode)
         self.norm2 = norm_of(model, mode)
-        self.mlp: nn.Module = (
-            Mlp(model, fused=mode.gelu_fused) if model.mlp == "gelu" else GatedMlp(model, model.ffn)
-        )
+        self.mlp: nn.Module
         if experts:
-            self.mlp = Experts(model)
+            self.mlp = Experts(model, fused=mode.swiglu_fused)
+        elif model.mlp == "gelu":
+            self.mlp = Mlp(model, fused=mode.gelu_fused)
+        else:
+            self.mlp = GatedMlp(model, model.ffn, fused=mode.swiglu_fused)
 
     def forward(self, x: Tensor, *tables: Tensor, mask: tuple[Tensor, ...] = ()) -> Tensor:
         x = x + kernels.dropout(self.attention(self.norm1(x), *tables, mask=mask), self.mask_bytes)

@@ -44,7 +44,7 @@ def _differentiate(
         ctx.save_for_backward(*keep(inputs, output))
         ctx.set_materialize_grads(False)
 
-    def gradients(ctx: Any, grad: Tensor, _: None) -> Any:
+    def gradients(ctx: Any, grad: Tensor, *_: None) -> Any:
         return backward(grad, *ctx.saved_tensors)
 
     operator.register_autograd(gradients, setup_context=setup)
@@ -79,6 +79,28 @@ _differentiate(
     rms_norm,
     keep=lambda inputs, output: (inputs[0], output[1], inputs[1]),
     backward=lambda grad, *kept: (*rms_norm_backward(grad, *kept), None),
+)
+
+
+@_operator(lambda gate, up: torch.empty_like(up))
+def swiglu(gate: Tensor, up: Tensor) -> Tensor:
+    """SiLU of the gate times up."""
+    return (functional.silu(gate.float()) * up.float()).to(up.dtype)
+
+
+@_operator(lambda grad, gate, up: (torch.empty_like(gate), torch.empty_like(up)))
+def swiglu_backward(grad: Tensor, gate: Tensor, up: Tensor) -> tuple[Tensor, Tensor]:
+    """Gradients of both inputs, from the inputs alone."""
+    wide = gate.float()
+    share = torch.sigmoid(wide)
+    to_gate = grad.float() * up.float() * share * (1 + wide * (1 - share))
+    return to_gate.to(gate.dtype), (grad.float() * wide * share).to(up.dtype)
+
+
+_differentiate(
+    swiglu,
+    keep=lambda inputs, output: inputs,
+    backward=lambda grad, *kept: swiglu_backward(grad, *kept),
 )
 
 

@@ -8,8 +8,9 @@ Source: ZeRO §3, §5; ZeRO++ §3.2.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from labkit.errors import BadValue
 from labkit.memory.jobs import states
@@ -22,6 +23,18 @@ from labkit.memory.movement.volumes import step_collectives
 from labkit.memory.tape.saved import Term
 from labkit.memory.tape.step import Moment
 from labkit.models import Model
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+def listed(terms: Iterable[Term]) -> pd.DataFrame:
+    """A table of terms: component, place, bytes, formula, source."""
+    import pandas as pd
+
+    columns = ["component", "place", "num_bytes", "formula", "source"]
+    rows = [[getattr(term, name) for name in columns] for term in terms]
+    return pd.DataFrame(rows, columns=columns)
 
 
 class Arithmetic(NamedTuple):
@@ -36,9 +49,10 @@ class Arithmetic(NamedTuple):
         """Refuse what the arithmetic has no term for.
 
         Raises:
-            BadValue: activations need shapes and there is a count only, or the model would be cut
-                in a way the papers' formulas do not know.
+            BadValue: activations need shapes and there is a count only, the model would be cut in
+                a way the papers' formulas do not know, or the stage has nothing to offload.
         """
+        self.recipe.check_offload(self.parallel.zero)
         if isinstance(self.model, int) and self.batch is not None:
             raise BadValue("a bare parameter count has no shapes: give a Model")
         for name in ("pp", "ep", "cp"):
@@ -57,19 +71,27 @@ class Arithmetic(NamedTuple):
         return self.model if isinstance(self.model, int) else self.model.num_params
 
     @property
+    def num_trained(self) -> int:
+        """Parameters that have gradients and optimizer states; frozen ones have neither."""
+        if isinstance(self.model, int) or not self.model.layout:
+            return self.num_params
+        return sum(tensor.numel for tensor in self.model.layout if tensor.trained)
+
+    @property
     def peak_moment(self) -> Moment:
         """No moment of its own: everything is held at once."""
         return Moment.ALL_AT_ONCE
 
     @property
     def peak_bytes(self) -> float:
-        """Bytes of all terms together."""
-        return sum(term.num_bytes for term in self.terms())
+        """Bytes of all terms on the device together."""
+        return sum(term.num_bytes for term in self.terms() if term.place == "device")
 
     @property
     def states_bytes(self) -> float:
-        """Bytes of parameters, gradients and optimizer states."""
-        return sum(term.num_bytes for term in self.terms() if term.component in COMPONENTS)
+        """Bytes of parameters, gradients and optimizer states on the device."""
+        states = (term for term in self.terms() if term.component in COMPONENTS)
+        return sum(term.num_bytes for term in states if term.place == "device")
 
     def terms(self) -> tuple[Term, ...]:
         """States, hpZ's second copy where there is one, and activations where there is a batch."""
@@ -86,23 +108,46 @@ class Arithmetic(NamedTuple):
         return tuple(terms)
 
     def _state(self, component: str) -> Term:
-        """A state's bytes: Ψ/N_m, and /N_d where the stage shards it."""
+        """A state's bytes: Ψ/N_m, and /N_d where the stage shards it or it leaves the device.
+
+        At stage 1 too the host gets a rank's own share of the gradients, which is what it updates
+        (ZeRO-Offload §4).
+        """
         per_param = self.recipe.bytes_of(component)
         tp = self.parallel.tp
-        sharded = states.is_sharded(component, self.parallel.zero)
+        place = getattr(self.recipe, f"offload_{component}")
+        sharded = place != "device" or states.is_sharded(component, self.parallel.zero)
         degree = self.parallel.shard_degree if sharded else 1
+        count, letter = self.num_params, "Ψ"
+        if component != "parameters" and self.num_trained < self.num_params:
+            count, letter = self.num_trained, "Ψ trained"
         parts = "".join(f"/{n}" for n, there in ((tp, tp > 1), (degree, sharded)) if there)
-        size = per_param * (self.num_params / tp / degree)
-        return Term(component, size, f"{per_param} B × Ψ{parts}", "ZeRO §3.1, §5")
+        size = per_param * (count / tp / degree)
+        return Term(component, size, f"{per_param} B × {letter}{parts}", "ZeRO §3.1, §5", place)
 
     def held(self) -> list[tuple[str, str, float]]:
         """Component, place and bytes of every term."""
-        return [(term.component, "device", term.num_bytes) for term in self.terms()]
+        return [(term.component, term.place, term.num_bytes) for term in self.terms()]
+
+    def table(self) -> pd.DataFrame:
+        """Bytes of each component on the device and their total: one moment, all at once."""
+        import pandas as pd
+
+        sizes = {name: size for name, place, size in self.held() if place == "device"}
+        moment = pd.Index([self.peak_moment], name="moment")
+        return pd.DataFrame(sizes, moment).assign(total=self.peak_bytes)
+
+    def elsewhere(self) -> pd.DataFrame:
+        """What is kept on the CPU or on NVMe: component, place, bytes, formula, source."""
+        return listed(term for term in self.terms() if term.place != "device")
 
     @property
     def letters(self) -> dict[str, int]:
         """Values of the letters in formulas."""
-        return {"Ψ": self.num_params}
+        letters = {"Ψ": self.num_params}
+        if self.num_trained < self.num_params:
+            letters["Ψ trained"] = self.num_trained
+        return letters
 
     @property
     def assumptions(self) -> tuple[str, ...]:

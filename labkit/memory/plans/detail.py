@@ -18,6 +18,7 @@ from labkit.memory.movement import volumes
 from labkit.memory.plans import estimate as estimates
 from labkit.memory.plans import fsdp
 from labkit.memory.plans import job as jobs
+from labkit.memory.plans.arithmetic import listed
 from labkit.memory.plans.estimate import COMPONENTS, Row, row_bytes
 from labkit.memory.plans.job import Job
 from labkit.memory.tape import saved
@@ -137,11 +138,7 @@ class Estimate:
 
     def elsewhere(self) -> pd.DataFrame:
         """What is kept on the CPU or on NVMe: component, place, bytes, formula, source."""
-        import pandas as pd
-
-        columns = ["component", "place", "num_bytes", "formula", "source"]
-        kept = [t for t in self._states() if t.place != "device" and t.num_bytes]
-        return pd.DataFrame([[getattr(t, name) for name in columns] for t in kept], columns=columns)
+        return listed(t for t in self._states() if t.place != "device" and t.num_bytes)
 
     @property
     def assumptions(self) -> tuple[str, ...]:
@@ -176,8 +173,9 @@ class Estimate:
                 "frozen parameters have no gradients and no optimizer states; what their layers"
                 " keep for the backward pass is counted as if they were trained"
             )
-        persistent = recipe.accumulation > 1 or parallel.pp > 1
-        lives = "there throughout a step" if persistent else "made backward, then dropped"
+        lives = "there throughout a step" if job.gradients_stay else "made backward, then dropped"
+        if recipe.gradient_buffer:
+            lives = "in a buffer that is allocated once"
         notes.append(f"gradients are {lives}")
         if batch.attention == "flash":
             notes.append("flash attention keeps what torch's own kernel keeps")

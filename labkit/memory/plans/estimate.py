@@ -54,7 +54,6 @@ def rows_by_moment(job: Job) -> dict[Moment, Row]:
         tokens = given["micro_batch"] * given["seq"]
         there[SEQUENCES] = job.mode.compute_bytes * tokens * job.model.hidden
     ran = _once(moments.moments, shape, job.mode, given)
-    persistent = job.recipe.accumulation > 1 or job.parallel.pp > 1
     passing = fsdp.Passing(job)
     # What the layers keep for one microbatch that waits for its backward pass.
     gathers = passing.gathers and passing.shared
@@ -62,6 +61,8 @@ def rows_by_moment(job: Job) -> dict[Moment, Row]:
     kept = _once(_stack_bytes, shape, job.mode, given) if waits else 0
     others = (job.in_flight - 1) * kept if job.in_flight > 1 else 0
     by_moment: dict[Moment, Row] = {Moment.INIT: dict(there)}
+    if job.recipe.gradient_buffer:
+        by_moment[Moment.INIT]["gradients"] = gradients
     for moment in ON_TAPE:
         apart = moment is not Moment.HEAD_BACKWARD or passing.gathers
         if moment not in ran or not _happens(job, moment) or not apart:
@@ -76,7 +77,7 @@ def rows_by_moment(job: Job) -> dict[Moment, Row]:
         }
         by_moment[moment] = row | passing.gradients(moment, share, gradients)
         by_moment[moment] |= passing.weights(moment) | passing.sent(moment)
-        if persistent:
+        if job.gradients_stay:
             by_moment[moment]["gradients"] = gradients
     if gathers:
         by_moment |= _between(passing, by_moment, ran, kept, gradients)

@@ -90,7 +90,14 @@ class Framework:
 
 _TITAN = {"zero": 3, "attention": "sdpa", "gpu": True}
 _TITAN_TENSOR = {"sp": True, "sp_gather": "kept", "loss": "loss-parallel"}
-_MEGATRON = {"zero": 1, "shard_rule": "flat", "attention": "flash", "gpu": True, "step": "fused"}
+_MEGATRON = {
+    "zero": 1,
+    "shard_rule": "flat",
+    "attention": "flash",
+    "gpu": True,
+    "step": "fused",
+    "gradient_buffer": True,
+}
 _ALL = (
     Framework(
         name="torchtitan",
@@ -118,11 +125,11 @@ _ALL = (
     Framework(
         name="megatron",
         recipe="fp32-gradients",
-        fields=_MEGATRON | {"loss": "vocab-parallel"},
+        fields=_MEGATRON | {"loss": "vocab-parallel", "swiglu_fused": True},
         tensor={"sp": True, "sp_gather": "buffer"},
         source="NVIDIA/Megatron-LM: tensor_parallel/{layers,cross_entropy}.py,"
-        " distributed/distributed_data_parallel.py, training/arguments.py (bf16, distributed"
-        " optimizer)",
+        " distributed/{distributed_data_parallel,param_and_grad_buffer}.py,"
+        " fusions/fused_bias_swiglu.py, training/arguments.py (bf16, distributed optimizer)",
     ),
     Framework(
         name="nanotron",
@@ -138,8 +145,9 @@ _ALL = (
         name="deepspeed",
         recipe="bf16-mixed",
         fields={"attention": "sdpa", "gpu": True, "step": "fused", "zero": 3},
-        source="deepspeedai/DeepSpeed at edaa72212: runtime/zero/{stage3,stage_1_and_2}.py; models"
-        " as transformers has them",
+        sharded={"gradient_buffer": True},
+        source="deepspeedai/DeepSpeed at edaa72212: runtime/zero/{stage3,stage_1_and_2}.py (stage 3"
+        " has a flat buffer of a rank's gradients); models as transformers has them",
     ),
     Framework(
         name="hf-trainer",

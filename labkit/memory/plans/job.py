@@ -38,6 +38,7 @@ def mode_of(model: Model, recipe: Recipe, batch: Batch, gather: SequenceGather =
         recompute=again,  # type: ignore[arg-type]
         norm_fused=batch.norm_fused and "norm" not in model.operators,
         gelu_fused="gelu" not in model.operators,
+        swiglu_fused=batch.swiglu_fused,
         repeat_kv="repeat-kv" in model.operators,
         mask_added="mask" in model.operators,
         softmax_fp32="softmax-fp32" in model.operators,
@@ -159,6 +160,12 @@ class Job:
         """Microbatches of a step; enough to fill a pipeline where the recipe does not say."""
         given = self.recipe.accumulation
         return given if given > 1 or self.parallel.pp == 1 else 2 * self.parallel.pp
+
+    @property
+    def gradients_stay(self) -> bool:
+        """Whether gradients are there throughout a step: in a buffer, or to be added up."""
+        recipe = self.recipe
+        return recipe.gradient_buffer or recipe.accumulation > 1 or self.parallel.pp > 1
 
     @cached_property
     def in_flight(self) -> float:

@@ -124,15 +124,19 @@ class Plan:
         return self.account.peak_moment
 
     def moments(self) -> pd.DataFrame:
-        """Bytes of each component at each moment of a step, a row a moment.
+        """Bytes of each component on the device at each moment of a step, a row a moment.
+
+        By the papers' arithmetic there is one moment, when all is held at once. Raises as
+        :attr:`estimate` does.
+        """
+        return self.account.table()
+
+    def elsewhere(self) -> pd.DataFrame:
+        """What is kept on the CPU or on NVMe: component, place, bytes, formula, source.
 
         Raises as :attr:`estimate` does.
         """
-        return self.estimate.table()
-
-    def elsewhere(self) -> pd.DataFrame:
-        """What is kept on the CPU or on NVMe; raises as :attr:`estimate` does."""
-        return self.estimate.elsewhere()
+        return self.account.elsewhere()
 
     @property
     def states_bytes(self) -> float:

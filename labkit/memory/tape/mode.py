@@ -38,6 +38,8 @@ class Mode:
         recompute: ``"every"``: every k-th layer.
         norm_fused: RMSNorm is one kernel; otherwise the usual lines in fp32. LayerNorm always is.
         gelu_fused: GELU is one kernel; otherwise the eight operators of its tanh approximation.
+        swiglu_fused: SiLU of the gate times up is one kernel, which keeps its two inputs; otherwise
+            two, and the second keeps SiLU's output too.
         repeat_kv: keys and values are copied for all query heads before attention's kernel, too;
             attention written out always does so.
         mask_added: attention written out adds one mask that all layers share, instead of one
@@ -52,6 +54,7 @@ class Mode:
     recompute: Recompute = "none"
     norm_fused: bool = True
     gelu_fused: bool = True
+    swiglu_fused: bool = False
     repeat_kv: bool = False
     mask_added: bool = False
     softmax_fp32: bool = False

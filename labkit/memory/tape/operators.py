@@ -162,6 +162,12 @@ class Operators:
         out = (x.elements, max(x.width, y.width))
         return self.kernel([x, y], out, saves=[x, y], names=names)[0]
 
+    def swiglu(self, gate: Tensor, up: Tensor) -> Tensor:
+        """SiLU of the gate times up, in one kernel that keeps both."""
+        backward = self.at_once(gate, up)
+        kept = [gate, up]
+        return self.kernel(kept, up.size, saves=kept, names=("gate", "up"), backward=backward)[0]
+
     def embedding(self, numbers: Tensor, table: Tensor, elements: Counts) -> Tensor:
         """Rows of a table by their numbers, which are kept."""
         return self.kernel([table], (elements, table.width), saves=[numbers])[0]

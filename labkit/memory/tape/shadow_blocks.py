@@ -193,10 +193,18 @@ class Block:
         ops = self.ops
         linear = partial(self.linear, bias=net.program.mlp_bias)
         x = self.tape.local(net.gathered(x))
-        gate = ops.silu(net.column(x, linear(f"gate {letter}", "h", letter), INPUT), "gate")
-        up = net.column(x, linear(f"up {letter}", "h", letter), INPUT)
-        gated = ops.multiply(gate, up)
+        product = partial(net.column, x)
+        gated = self.gated(
+            partial(product, linear(f"gate {letter}", "h", letter), INPUT),
+            partial(product, linear(f"up {letter}", "h", letter), INPUT),
+        )
         return net.scattered(ops.linear(gated, linear(f"down {letter}", letter, "h"), "down input"))
+
+    def gated(self, gate: Callable[[], Tensor], up: Callable[[], Tensor]) -> Tensor:
+        """SiLU of a product times another: in two kernels, or in one after both products."""
+        if self.net.mode.swiglu_fused:
+            return self.ops.swiglu(gate(), up())
+        return self.ops.multiply(self.ops.silu(gate(), "gate"), up())
 
     @call
     def experts(self, x: Tensor) -> Tensor:
@@ -248,6 +256,8 @@ class Block:
         ops = self.ops
         inner = unit("r·g")
         gate, up, down = (self.parameter(name, "y·h·g") for name in ("gate", "up", "down"))
-        gated = ops.silu(ops.batched(rows, gate, inner, "rows"), "gate")
-        both = ops.multiply(gated, ops.batched(rows, up, inner, "rows"))
-        return ops.batched(both, down, unit("r·h"), "down input")
+        gated = self.gated(
+            partial(ops.batched, rows, gate, inner, "rows"),
+            partial(ops.batched, rows, up, inner, "rows"),
+        )
+        return ops.batched(gated, down, unit("r·h"), "down input")

@@ -58,32 +58,53 @@ class TokenProfile:
         bandwidth_share: Positive = 0.8,
         memory_share: Positive = 0.9,
         all_reduce_s: NonNegative = 15e-6,
-        sequence_s: NonNegative = 5e-6,
+        sequence_s: NonNegative = 0.0,
     ) -> Self:
         """A profile from shapes and datasheets, 16-bit weights: modelled, not measured.
 
-        Operations of attention itself are left out: below 2 % at prompts of 1,024 tokens.
+        Operations of attention itself are left out: below 2 % at prompts of 1,024 tokens. A token
+        is computed on the experts that it is sent to; an iteration reads all of them.
 
         Args:
             model, accelerator: presets of ``data/models.yaml`` and ``data/hardware.yaml``.
             tensor: GPUs that share each layer; two all-reduces a layer, ``all_reduce_s`` each.
+                Where they are more than the heads of keys, each head is kept several times.
+            stages: of the pipeline, at most one a layer.
             compute_share, bandwidth_share: of the datasheet's rates that kernels reach.
             memory_share: of memory that weights, keys and values may take.
-            sequence_s: of one sequence's attention in a layer, beside reading the cache.
+            sequence_s: of one sequence's attention in a layer, beside reading the cache: nothing
+                where one kernel takes all sequences, as over paged memory; a kernel for each of
+                them, as in Orca (§4.2), takes microseconds.
 
         Raises:
             UsageError: there is no such preset.
-            BadValue: the weights leave no memory for keys and values.
+            BadValue: heads do not divide by ``tensor``, there are more stages than layers, or the
+                weights leave no memory for keys and values.
+
+        >>> dense = TokenProfile.roofline("llama-3-8b", "H100-80GB")
+        >>> copied = TokenProfile.roofline("llama-3-8b", "H100-80GB", tensor=16)
+        >>> copied.cached_token_s / dense.cached_token_s  # 8 heads of keys, on 16 GPUs
+        0.125
         """
         from labkit import hardware
         from labkit.models import Model
 
         shape = Model.preset(model)
         chip = hardware.accelerator(accelerator)
+        if shape.heads % tensor:
+            raise BadValue(
+                f"roofline: tensor must divide the {shape.heads} heads of {model}, got {tensor}"
+            )
+        if stages > shape.num_layers:
+            raise BadValue(
+                f"roofline: stages must be at most the {shape.num_layers} layers of {model}, got"
+                f" {stages}"
+            )
         layers = shape.num_layers / stages
         ways = tensor * stages
         weight_bytes = 2 * shape.num_params / ways
-        cache_bytes = 4 * shape.kv_size * layers / tensor  # of a token: keys and values, 2 bytes
+        cut = min(tensor, shape.kv_heads)
+        cache_bytes = 4 * shape.kv_size * layers / cut  # of a token: keys and values, 2 bytes
         room = memory_share * chip.memory_bytes - weight_bytes
         if room < cache_bytes:
             raise BadValue(
@@ -94,7 +115,7 @@ class TokenProfile:
         return cls(
             fixed_s=2 * layers * all_reduce_s * (tensor > 1),
             weights_s=weight_bytes / rate,
-            token_s=2 * shape.num_params / ways / flops,
+            token_s=2 * shape.num_active_params / ways / flops,
             sequence_s=sequence_s * layers / tensor,
             cached_token_s=cache_bytes / rate,
             stages=stages,

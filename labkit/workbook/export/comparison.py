@@ -49,13 +49,15 @@ def compare(root: Path, keys: Sequence[str], title: str = "") -> Report:
         UsageError: fewer than two papers, one named twice, or one that the bibliography lacks.
         BadFile: a notebook or a companion's five lines cannot be read; names the file.
     """
+    library = bibliography.load(root)
+    known = notebooks.paths(root)
+    for key in keys:
+        known_entry(library, key, root)  # else a wrong key would read as one too few
     if len(keys) < 2 or len(set(keys)) < len(keys):
         raise UsageError(
             f"compare takes two papers or more, each once, got: {', '.join(keys) or 'none'}; "
             "`labkit queue search TEXT` finds a key"
         )
-    library = bibliography.load(root)
-    known = notebooks.paths(root)
     entries = {key: known_entry(library, key, root) for key in keys}
     lines = {key: glance.of(root, key) for key in keys}
     origins = [origin.find(root, key) for key in keys if key in known]

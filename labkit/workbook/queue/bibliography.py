@@ -8,8 +8,8 @@ so that an export gives back what a person typed.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
 
@@ -20,6 +20,23 @@ FILE = Path("data/papers.bib")
 
 _CONTAINERS = ("journal", "journaltitle", "booktitle", "howpublished", "school", "institution")
 _ACRONYM = re.compile(r"\(([A-Z][A-Za-z/& -]*?)\W*(?:\d{2}|\d{4})?\)")
+_STYLED = re.compile(
+    r"\\(?:text(?:tt|sf|rm|it|bf|sc|sl|md|up|normal)|emph|mbox|mathrm|mathit|mathbf|mathsf)\s*"
+    r"\{([^{}]*)\}"
+)
+"""Commands that set their text in another type; the text stays."""
+_QUOTES = {
+    "textquotedblleft": "\u201c",
+    "textquotedblright": "\u201d",
+    "textquoteleft": "\u2018",
+    "textquoteright": "\u2019",
+    "textquotesingle": "'",
+    "textquotedbl": '"',
+}
+_QUOTE = re.compile(rf"\\({'|'.join(_QUOTES)})(?![A-Za-z])(?:\{{\}}|\s+)?")
+_COLLECTIONS = ("proceedings", "book", "collection", "mvcollection", "mvproceedings")
+_PRIVATE = re.compile(r"file|pdf|local-url|bdsk-.*|owner|timestamp", re.IGNORECASE)
+"""Fields of reference managers that hold paths and names of one person's machine."""
 _YEAR_TAIL = re.compile(r"[\s'\u2019]+(?:\d{2}|\d{4})$")
 
 
@@ -101,7 +118,7 @@ def parse(text: str, path: Path) -> dict[str, Entry]:
         raise BadFile(path, "holds a control character", line=line, valid="text")
     entries: dict[str, Entry] = {}
     folded: dict[str, int] = {}
-    for raw in scan(text, path):
+    for raw in whole(list(scan(text, path))):
         first = folded.setdefault(raw.key.lower(), raw.line)
         if first != raw.line:
             problem = f"the key stands twice (first on line {first})"
@@ -123,8 +140,34 @@ def rekeyed(entry_text: str, key: str) -> str:
     return re.sub(r"^(@\s*\w+\s*[{(]\s*)[^\s,]+", lambda m: m[1] + key, entry_text, count=1)
 
 
+def shared(entry_text: str, path: Path) -> str:
+    """The text of one entry without the fields of one person's machine, as others may see it.
+
+    >>> text = "@misc{a,\\n  title = {T},\\n  file = {/home/ann/T.pdf},\\n}"
+    >>> shared(text, Path("papers.bib"))
+    '@misc{a,\\n  title = {T},\\n}'
+    """
+    (raw,) = scan(entry_text, path)
+    kept = {name: value for name, value in raw.fields.items() if not _PRIVATE.fullmatch(name)}
+    return entry_text if len(kept) == len(raw.fields) else render(raw.kind, raw.key, kept)
+
+
+def keyed(text: str, key: str) -> str:
+    """BibTeX ``text`` with a key where its only entry has none, all else as it was.
+
+    >>> keyed("@misc{, title={T}}", "t20"), keyed("@misc{title={T}}", "t20")
+    ('@misc{t20, title={T}}', '@misc{t20, title={T}}')
+    """
+    text = re.sub(r"(@\s*\w+\s*[{(])\s*,", lambda m: f"{m[1]}{key},", text, count=1)
+    unnamed = re.compile(r"(@\s*(?!string\b|preamble\b|comment\b)\w+\s*[{(])\s*(?=\w+\s*=)", re.I)
+    return unnamed.sub(lambda m: f"{m[1]}{key}, ", text, count=1)
+
+
 def decode(latex: str) -> str:
     """LaTeX markup as plain Unicode text: accents, braces, dashes, inline maths symbols."""
+    styled = _QUOTE.sub(lambda quote: _QUOTES[quote[1]], latex)
+    while styled != (latex := _STYLED.sub(r"\1", styled)):
+        styled = latex
     if not re.search(r"[\\$~]|--|``|''", latex):
         return " ".join(latex.replace("{", "").replace("}", "").split())
     from pybtex.richtext import Text
@@ -178,6 +221,32 @@ def scan(text: str, path: Path) -> Iterator[Raw]:
             line=begins if "premature" in reason else error.lineno,
             valid="@type{key, field = {value}, ...} with balanced braces",
         ) from None
+
+
+def whole(raws: Sequence[Raw]) -> Iterator[Raw]:
+    """Entries with what they take from another by ``crossref``; that other is no paper itself.
+
+    Raises BadFile where the other entry is missing.
+    """
+    by_key = {raw.key.lower(): raw for raw in raws}
+    parents = {raw.fields["crossref"].lower() for raw in raws if "crossref" in raw.fields}
+    for raw in raws:
+        if raw.key.lower() in parents and raw.kind in _COLLECTIONS:
+            continue
+        if "crossref" not in raw.fields:
+            yield raw
+            continue
+        named = raw.fields["crossref"]
+        parent = by_key.get(named.lower())
+        if parent is None:
+            valid = "the key of an entry of the same file"
+            raise raw.refused("crossref", "refers to no entry", named, valid)
+        given = dict(parent.fields)
+        title = given.pop("title", "")
+        given.setdefault("booktitle", title)
+        own = {name: value for name, value in raw.fields.items() if name != "crossref"}
+        fields = given | own
+        yield replace(raw, fields=fields, text=render(raw.kind, raw.key, fields))
 
 
 def _fields(path: Path, line: int, key: str, pairs: list[tuple[str, list[str]]]) -> dict[str, str]:

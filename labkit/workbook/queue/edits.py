@@ -41,6 +41,16 @@ def start(
     return _update(root, key, fields, "start", ("queued", "dropped"))
 
 
+def plan(
+    root: Path, key: str, *, presenter: str | None = None, date: dt.date | None = None
+) -> Paper:
+    """Say who presents a paper, and when; its status stays. A dropped paper raises UsageError."""
+    if presenter is None and date is None:
+        raise UsageError(f"to plan {key!r}, say --presenter NAME, --date YYYY-MM-DD, or both")
+    fields = {"presenter": presenter, "date": date}
+    return _update(root, key, fields, "plan", ("queued", "reading", "reviewed", "presented"))
+
+
 def done(
     root: Path,
     key: str,

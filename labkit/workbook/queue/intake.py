@@ -63,6 +63,8 @@ def read(source: str, library: Mapping[str, Entry], *, key: str = "") -> list[En
     if known := _known(source, library):
         return [known]
     text, label, keyless = _bibtex(source)
+    if key:
+        text = bibliography.keyed(text, key)
     entries = list(bibliography.parse(text, label).values())
     if not entries:
         raise UsageError(f"{label} holds no BibTeX entry; valid: {FORMS}")
@@ -132,9 +134,8 @@ def _under(entry: Entry, key: str) -> Entry:
     if not re.fullmatch(r"[a-z0-9][a-z0-9-]*", key):
         valid = Paper.model_fields["key"].description
         raise UsageError(f"{key!r} cannot be a key; valid: {valid} (choose with --key)")
-    if key == entry.key:
-        return entry
-    return replace(entry, key=key, text=bibliography.rekeyed(entry.text, key))
+    text = bibliography.shared(entry.text, bibliography.FILE)
+    return replace(entry, key=key, text=bibliography.rekeyed(text, key))
 
 
 # ---------------------------------------------------------------- from the network

@@ -114,6 +114,12 @@ def _jobs(root: Path, path: Path, request: Request) -> Iterator[Job]:
     except LabkitError as problem:
         yield _broken(root, path, problem)
         return
+    if len(cells := notebooks.tagged(notebook, "parameters")) > 1:
+        names = " and ".join(str(cell.get("id", "without an id")) for cell in cells)
+        raise UsageError(
+            f"notebook {key!r}: cells {names} are all tagged 'parameters', and the later would undo"
+            " what a run sets; valid: one cell with all of them"
+        )
     declared = _declared(key, notebook, request)
     datasets = tuple(notebooks.dataset_names(notebook))
     took_s = _durations(root, key)

@@ -251,7 +251,8 @@ def write_back(root: Path, key: str, *, allow_standin: bool = False) -> bool:
         )
     path = notebooks.path_of(root, key)
     notebook = notebooks.read(path)
-    notebook.metadata.labkit[fingerprint.OUTPUTS] = record.meta["fingerprint"]
+    own = notebook.metadata.setdefault("labkit", type(notebook.metadata)())
+    own[fingerprint.OUTPUTS] = record.meta["fingerprint"]
     text = refreshed(path, notebook, notebooks.read(record.notebook))
     if path.read_text(encoding="utf-8") == text:
         return False

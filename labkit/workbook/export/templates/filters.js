@@ -9,6 +9,12 @@ function wordsOf(text) {
   return runs.flatMap((run) => IS_CJK.test(run) ? [...run].map((c, k, all) => c + (all[k + 1] ?? "")) : [run]);
 }
 
+/* Words with a hyphen, written as one: "all-reduce" is found as "allreduce" too. */
+const HYPHENS = /(?<=[\p{L}\p{N}])[-\u2010\u2011](?=[\p{L}\p{N}])/gu;
+const COMPOUNDS = /[\p{L}\p{N}]+(?:[-\u2010\u2011][\p{L}\p{N}]+)+/gu;
+const joined = (text) => text.replace(HYPHENS, "");
+const compoundsOf = (text) => (text.match(COMPOUNDS) ?? []).flatMap((word) => wordsOf(joined(word)));
+
 /* Call `show` with the form's values now and whenever they or the address change. A value in the
    address outlives Back, Forward and a reload; what is typed replaces the entry, a choice adds one. */
 function bindToAddress(form, show) {

@@ -1,9 +1,10 @@
-/* Narrows the list of claims; without scripts all of them stand there. */
+/* Narrows the list of claims, the papers' table away; without scripts both stand there. */
 (() => {
   const form = document.querySelector(".filters");
   if (!form) return;
   const claims = [...document.querySelectorAll("tr.claim")].map((row) => ({ row, words: wordsOf(row.dataset.text) }));
   const count = document.querySelector(".found");
+  const overview = document.querySelector(".overview");
   bindToAddress(form, ({ text, verdict, kind }) => {
     const wanted = wordsOf(text);
     for (const { row, words } of claims) {
@@ -13,6 +14,7 @@
       paper.hidden = !paper.querySelector("tr.claim:not([hidden])");
     }
     const shown = claims.filter(({ row }) => !row.hidden).length;
+    overview.hidden = shown < claims.length;
     count.textContent = shown === claims.length ? "" : `${shown} of ${claims.length} claims`;
   });
 })();

@@ -205,6 +205,38 @@ def typed_parameters(subject: Subject) -> Iterator[Remark]:
             yield from _parameter(cell, node)
 
 
+@rule("parameters", "no later cell gives a parameter another value, which a run would not know of")
+def parameters_stay(subject: Subject) -> Iterator[Remark]:
+    names = set(_declared(subject))
+    for cell in subject.cells:
+        if cell.section_tag == "parameters" or not cell.is_code or cell.tree is None:
+            continue
+        for name in sorted(names & set(_assigned(cell.tree))):
+            problem = f"parameter {name!r} is given another value"
+            yield Remark(cell, problem, "another name: a run records the parameter's own value")
+
+
+def _declared(subject: Subject) -> list[str]:
+    try:
+        return list(notebooks.parameters(subject.notebook))
+    except (SyntaxError, ValueError):  # said by the rule above
+        return []
+
+
+def _assigned(tree: ast.Module) -> Iterator[str]:
+    """Names that a cell's own statements bind, those inside functions left out."""
+    pending: list[ast.AST] = list(tree.body)
+    while pending:
+        node = pending.pop()
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef | ast.Lambda):
+            continue
+        if isinstance(node, ast.ListComp | ast.SetComp | ast.DictComp | ast.GeneratorExp):
+            continue  # its own names
+        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            yield node.id
+        pending.extend(ast.iter_child_nodes(node))
+
+
 def _parameter(cell: Cell, node: ast.stmt) -> Iterator[Remark]:
     right = "`name: int = 8  # what it is, unit, §`, with type int, float, str or bool"
     line = ast.get_source_segment(cell.source, node) or ""
