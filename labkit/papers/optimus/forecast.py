@@ -8,7 +8,9 @@ from numpy.typing import ArrayLike, NDArray
 from labkit.kit.describe import Count, Positive, checked
 from labkit.tuning.recording.stacked import Stack, train
 
-_STEPS_BEFORE, _STEPS_AFTER = 276, 644  # 23 steps an epoch; the drop comes after 12 of 40 epochs
+_STEPS_AN_EPOCH = 23
+_EPOCHS = 40
+_EPOCHS_BEFORE_DROP = 12
 
 
 @checked
@@ -42,6 +44,8 @@ def digit_losses() -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """
     rates = [(0.01, 0.01), (0.02, 0.02), (0.05, 0.05), (0.02, 0.002)]
     by_run = np.repeat(rates, 3, axis=0)
-    stack = Stack(batch_size=64, num_epochs=40, seeds=(0, 1, 2) * len(rates))
-    losses = train(stack, by_run.repeat([_STEPS_BEFORE, _STEPS_AFTER], axis=1)).losses.T
+    epochs = np.array([_EPOCHS_BEFORE_DROP, _EPOCHS - _EPOCHS_BEFORE_DROP])
+    by_step = by_run.repeat(_STEPS_AN_EPOCH * epochs, axis=1)
+    stack = Stack(batch_size=64, num_epochs=_EPOCHS, seeds=(0, 1, 2) * len(rates))
+    losses = train(stack, by_step).losses.T
     return losses[:9], losses[9:]
