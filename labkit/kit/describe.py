@@ -20,6 +20,7 @@ import ast
 import functools
 import inspect
 import sys
+import threading
 from collections.abc import Callable, Mapping
 from dataclasses import MISSING, Field, dataclass, fields
 from importlib import import_module
@@ -193,11 +194,18 @@ class _TypingImports(dict[str, Any]):
         return self[name]
 
 
+# CPython 3.11 counts the depth of a tree for all threads together, so that two that build trees at
+# once raise a SystemError. A sweep's threads do, when each asks for its first function's rules.
+_PARSING = threading.Lock()
+
+
 @functools.cache
 def _typing_imports(module: str) -> dict[str, tuple[str, str | None]]:
     """Find where a module's names for type checkers come from."""
     origins: dict[str, tuple[str, str | None]] = {}
-    tree = ast.parse(inspect.getsource(sys.modules[module]))
+    source = inspect.getsource(sys.modules[module])
+    with _PARSING:
+        tree = ast.parse(source)
     for block in tree.body:
         if not (isinstance(block, ast.If) and "TYPE_CHECKING" in ast.dump(block.test)):
             continue

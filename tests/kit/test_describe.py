@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import ast
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import numpy as np
@@ -13,6 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from labkit.errors import BadValue
+from labkit.kit import describe
 from labkit.kit.describe import AnyNumber, Count, Share, checked, description
 from labkit.kit.rules import rule
 
@@ -135,3 +140,23 @@ def test_rules_of_containers(hint: Any, good: Sequence[Any], bad: Sequence[Any])
     for value in bad:
         with pytest.raises(BadValue, match=r"^x must be"):
             rule(hint).apply("x", value)
+
+
+def test_threads_build_one_tree_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """CPython 3.11 raises a SystemError where two threads build trees at once."""
+    inside = []
+    most = []
+
+    def slow_parse(source: str) -> ast.Module:
+        inside.append(source)
+        most.append(len(inside))
+        time.sleep(0.05)
+        inside.pop()
+        return ast.parse(source)
+
+    slow = SimpleNamespace(**{**vars(ast), "parse": slow_parse})
+    monkeypatch.setattr(describe, "ast", slow)
+    modules = ["labkit.kit.describe", "labkit.kit.rules", "labkit.errors"]
+    with ThreadPoolExecutor(3) as pool:
+        list(pool.map(describe._typing_imports.__wrapped__, modules))
+    assert most == [1, 1, 1]
