@@ -36,3 +36,15 @@ def test_the_printed_sizes_are_those_of_their_plans() -> None:
 def test_one_kernel_updates_faster_than_many() -> None:
     speed = zero_offload.adam_speed()
     assert speed["fused"] * 3 < speed["for-loop"]
+
+
+def test_a_small_training_is_the_same_each_time_and_learns() -> None:
+    losses = []
+    for _ in range(2):
+        training = zero_offload.SmallTraining(rate=1e-3, seed=3)
+        before = training.validation_loss()
+        for batch in training.batches():
+            training.update(training.gradients(batch))
+        losses.append(training.validation_loss())
+        assert losses[-1] < before / 2
+    assert losses[0] == losses[1]
