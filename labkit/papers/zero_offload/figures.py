@@ -67,7 +67,9 @@ def figure_idea() -> go.Figure:
         )
         figure.add_annotation(
             x=(x0 + x1) / 2 + (0.07 if x0 == x1 else 0),
-            y=(y0 + y1) / 2 + (0.06 if x0 != x1 and shift >= 0 else 0) + 1.7 * shift,
+            y=(y0 + y1) / 2
+            + (0.06 if x0 != x1 and shift >= 0 else 0)
+            + (1.7 if shift > 0 else 2.2) * shift,
             text=num_bytes,
             showarrow=False,
         )
@@ -180,12 +182,19 @@ def figure_sizes(
     figure.add_scatter(
         x=[*paper.values()],
         y=[*paper],
-        mode="markers+text",
-        text=[f"paper: {size:g}" for size in paper.values()],
-        textposition="middle right",
+        mode="markers",
         name="paper, abstract",
         marker={"symbol": "diamond", "size": 14, "color": draw.PALETTE["paper"]},
     )
+    for leaves, size in paper.items():
+        figure.add_annotation(
+            x=max(size, sizes[leaves]),
+            y=leaves,
+            text=f"paper: {size:g}",
+            showarrow=False,
+            xanchor="left",
+            xshift=10,
+        )
     figure.update_yaxes(autorange="reversed")
     figure.update_xaxes(range=[0, 1.2 * bound])
     figure.add_vline(
@@ -197,7 +206,7 @@ def figure_sizes(
     )
     return draw.finish(
         figure,
-        title="With Adam and gradients away one GPU holds ten times the model",
+        title="With Adam and gradients away one GPU holds about ten times the model",
         x="largest model on one V100 (10⁹ parameters)",
         y="leaves the GPU",
         height=360,
@@ -243,5 +252,6 @@ def figure_throughput(
         annotation_text="bound: the GPU never waits",
         annotation_position="top right",
     )
+    figure.update_xaxes(rangemode="tozero")
     figure.update_yaxes(range=[0, 1.15 * bound])
     return draw.finish(figure, title=title, x=x, y="rate of one GPU (TFLOP/s)", height=440)
