@@ -1,14 +1,6 @@
-"""Orca: by how much batching by iteration raises the rate at one limit of latency.
+"""Orca's experiment: its servers and requests, and rates at one limit of latency.
 
-The loop itself is the engine's: ``serving.simulate(requests, profile, serving.Batcher())`` is the
-paper's Algorithm 1. What stands here is how the paper compares it: two sets of batchers at one
-limit of the median latency per output.
-
-    orca.capacity(requests, profile, {"iteration": serving.Batcher(max_batch=32)})
-    orca.gain(requests, profile, new, old)["ratio"]
-
-Source: Yu et al., Orca: A Distributed Serving System for Transformer-Based Generative Models
-(OSDI'22), §6.2.
+Source: Yu et al., Orca (OSDI'22), Table 1, §6.1, §6.2.
 """
 
 from __future__ import annotations
@@ -19,11 +11,11 @@ from typing import TYPE_CHECKING, Annotated
 import numpy as np
 from annotated_types import MinLen
 
-from labkit.kit.describe import Positive, Share, checked
+from labkit.kit.describe import Count, NonNegative, Positive, Share, Whole, checked
 from labkit.serving.bounds import bound
 from labkit.serving.generation.batcher import Batcher, Batching
 from labkit.serving.generation.tokens import TokenProfile
-from labkit.serving.requests import Requests
+from labkit.serving.requests import Requests, generate
 from labkit.serving.results import WARMUP
 from labkit.serving.simulation import simulate
 from labkit.serving.sweeps import bisected
@@ -32,6 +24,46 @@ if TYPE_CHECKING:
     import pandas as pd
 
 Batchers = Annotated[Mapping[str, Batcher | Batching], MinLen(1)]
+
+MODELS: dict[str, tuple[str, int, int]] = {
+    "13B": ("gpt-13b", 1, 1),
+    "101B": ("gpt-101b", 8, 1),
+    "175B": ("gpt3-175b", 8, 2),
+    "341B": ("gpt-341b", 8, 4),
+}
+"""The paper's models: our preset, GPUs that share a layer, stages of the pipeline (Table 1)."""
+
+
+def server(model: str) -> TokenProfile:
+    """What an iteration costs on the paper's A100s of 40 GB: modelled, not measured.
+
+    Args:
+        model: a key of :data:`MODELS`.
+    """
+    preset, tensor, stages = MODELS[model]
+    return TokenProfile.roofline(preset, "A100-40GB", tensor=tensor, stages=stages)
+
+
+@checked
+def stream(
+    count: Count,
+    *,
+    prompt_tokens: tuple[int, int] = (32, 512),
+    output_tokens: tuple[int, int] = (1, 128),
+    cv: NonNegative = 1.0,
+    rng: np.random.Generator | Whole = 0,
+) -> Requests:
+    """The paper's requests: lengths drawn evenly, Poisson arrivals, one a second (§6.2).
+
+    Args:
+        count: of requests.
+        prompt_tokens, output_tokens: least and most.
+        cv: coefficient of variation of the gaps; 1: a Poisson process.
+        rng: a generator or a seed.
+    """
+    return generate(
+        1, count, prompt_tokens=prompt_tokens, output_tokens=output_tokens, cv=cv, rng=rng
+    )
 
 
 @checked
@@ -49,6 +81,9 @@ def capacity(
     Bisection to 0.5 % on the same requests with stretched gaps; 0 where no rate meets it.
 
     Args:
+        requests: the first tenth by arrival is served, and left out of the quantile.
+        profile: what an iteration costs.
+        batchers: by the name that the result shows.
         times_alone: the limit, in medians of the latency per output on an idle server.
         limit_s: the limit in seconds, instead.
         quantile: of the latencies per output, which must meet the limit; 0.5: their median.
@@ -90,7 +125,9 @@ def gain(
     ``load`` is the new rate over the bound. The ratio is None where the old never meet the limit.
 
     Args:
+        requests: that both serve.
         profile: the engine of the new, from which the limit comes for both.
+        new, old: batchers by name; the best of each set counts.
         old_profile: the engine of the old; None: the same.
         times_alone, limit_s, quantile: as of :func:`capacity`.
     """
