@@ -7,6 +7,7 @@ from dataclasses import replace
 from itertools import product
 
 import numpy as np
+import pandas as pd
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -332,3 +333,53 @@ def test_a_table_of_rates() -> None:
         cluster.simulate(other, cluster.Cluster.nodes(1), asked)
     with pytest.raises(BadValue, match="kinds × gpus"):
         cluster.Rates(kinds=("a",), gpus=(1, 2), work_per_s=[[1.0]])
+
+
+def test_slots_hold_what_the_rates_say(testbed: tuple) -> None:
+    """Speeds by free GPUs are those of the largest size that is free, up to the fastest."""
+    trace, rates = testbed
+    jobs = elasticflow.in_slots(trace, rates, num_gpus=16, slot_s=60.0)
+    for job, work_per_s in zip(jobs, rates.of(trace), strict=True):
+        sizes = [size for size, speed in zip(rates.gpus, work_per_s, strict=True) if speed > 0]
+        for free in range(1, 17):
+            possible = [
+                speed for size, speed in zip(rates.gpus, work_per_s, strict=True) if size <= free
+            ]
+            assert job.speed[free] <= 60 * max(possible) + 1e-9
+            assert job.uses[free] <= free
+        assert max(job.speed) == pytest.approx(60 * max(work_per_s[:5]))
+        assert set(job.sizes) <= set(sizes)
+    windows_s = trace.column("deadline_s") - trace.column("arrival_s")
+    assert [job.deadline for job in jobs] == (windows_s // 60).tolist()
+
+
+def test_any_order_keeps_the_jobs(testbed: tuple) -> None:
+    few = testbed[0].at_once(range(12), grid_s=60.0)
+    mixed = elasticflow.in_any_order(few, rng=1)
+    rows = [
+        sorted(zip(trace.ids, trace.duration_s, trace.deadline_s, trace.kind, strict=True))
+        for trace in (few, mixed)
+    ]
+    assert rows[0] == rows[1]
+    assert mixed.ids != few.ids
+
+
+def test_figures_show_the_paper_beside_ours() -> None:
+    shares = pd.DataFrame(
+        {"paper": [0.1, np.nan], "in time": [0.2, 0.4], "or a slot late": [0.3, 0.5]},
+        index=["EDF", "ours, all let in"],
+    )
+    bars = elasticflow.figure_in_time(shares, bound=0.9, jobs=10, title="Deadlines")
+    assert bars.data[0].name == "paper"
+    assert bars.data[-1].y == (0.9, 0.9)
+    parts = pd.DataFrame({"EDF": [0.1, 0.2], "bound": [0.8, 0.9]}, index=[16, 32])
+    paper = pd.DataFrame({"EDF": [0.15]}, index=[32])
+    lines = elasticflow.figure_parts(parts, paper, {"EDF": "EDF"}, title="Parts")
+    assert lines.data[2].marker.color == lines.data[0].line.color
+    idea = elasticflow.figure_idea()
+    areas = dict.fromkeys(elasticflow.figures.IDEA, 0.0)
+    for name, jobs in elasticflow.figures.IDEA.items():
+        for start, end, lowest, highest in jobs.values():
+            areas[name] += (end - start) * (highest - lowest)
+    assert [*areas.values()] == [28, 16]
+    assert "28 GPU-hours" in idea.layout.title.text
