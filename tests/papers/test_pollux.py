@@ -193,3 +193,32 @@ def test_fair_shares_differ_by_one_gpu_at_most(kinds: dict) -> None:
         free = gpus[gpus < most[jobs]]
         assert free.size == 0 or free.max() - free.min() <= 1
     assert run.ran.all()
+
+
+def test_a_job_alone_with_its_users_batch_gets_the_gpus_where_that_is_fastest(kinds: dict) -> None:
+    table = pollux.workload(1, kinds=kinds).trace.frame()
+    jobs = table[table.kind == "bert"].iloc[[0]]
+    one = cluster.Trace(arrival_s=[0], duration_s=jobs.duration_s, gpus=jobs.gpus, kind=("bert",))
+    work = pollux.Workload(trace=one, batch_sizes=(192,), trainings=kinds)
+    policy = allocator(work, GPUS, "fixed batch", explores=False, restart_s=0.0)
+    run = cluster.simulate(one, GPUS, policy)
+    sizes = np.array([1, 2, *range(4, policy.step_s.shape[1], 4)])
+    fastest = sizes[np.nanargmin(policy.step_s[0, sizes - 1])]
+    assert set(run.segments["gpus"].tolist()) == {fastest}
+
+
+def test_an_experiment_runs_the_workloads_it_says(published_data: Need) -> None:
+    usual = pollux.Experiment(inputs=pollux.Inputs(published_data("pollux-osdi21")))
+    means_s = usual.mean_s(pollux.Method.TIRESIAS)
+    assert means_s == pytest.approx(PUBLISHED["tiresias"], rel=1e-9)
+    assert usual.saving(pollux.Method.TIRESIAS, pollux.Method.TIRESIAS) == 0
+    free = replace(usual, restart_s=0.0)
+    assert free.mean_s(pollux.Method.TIRESIAS, numbers=(1,))[0] < means_s[0]
+    kinds = usual.inputs.trainings
+    held = [usual.held(pollux.Method.TIRESIAS, kind) for kind in kinds]
+    all_gpu_s = 0.0
+    for number in pollux.WORKLOADS[1.0]:
+        segments = usual.run(pollux.Method.TIRESIAS, number).segments
+        all_gpu_s += float(((segments["end_s"] - segments["start_s"]) * segments["gpus"]).sum())
+    assert sum(table["gpu_s"].sum() for table in held) == pytest.approx(all_gpu_s)
+    assert min(table["present"].min() for table in held) >= 1

@@ -89,3 +89,40 @@ def test_a_slice_must_outlast_a_restart() -> None:
 def test_a_sample_without_durations_is_refused(sample: list[float]) -> None:
     with pytest.raises(BadValue, match="sample must be finite"):
         tiresias.gittins(sample)
+
+
+def test_an_experiment_is_the_engine_on_nodes_of_eight() -> None:
+    trace = cluster.generate(300, num_gpus=16, load=1.0, gpus={1: 0.7, 8: 0.3}, rng=1)
+    usual = tiresias.Experiment(trace=trace, known_jobs=100)
+    policies = {
+        tiresias.Method.LAS2D: cluster.las2d(),
+        tiresias.Method.SRSF: cluster.srsf(),
+        tiresias.Method.GITTINS: tiresias.gittins(trace.work_gpu_s[:100]),
+    }
+    for method, policy in policies.items():
+        run = cluster.simulate(trace, cluster.Cluster.nodes(2), policy, placement="consolidated")
+        assert usual.run(method, 16).end_s.tolist() == run.end_s.tolist()
+        assert usual.mean_s(method, 16) >= usual.bound(16).mean_jct_s
+    assert usual.over(tiresias.Method.FIFO, tiresias.Method.FIFO, 16) == 1
+
+
+def test_jobs_that_are_dealt_anew_are_the_same_jobs() -> None:
+    trace = cluster.generate(50, num_gpus=8, load=1.0, rng=0)
+    jobs = sorted(zip(trace.column("duration_s"), trace.column("gpus"), strict=True))
+    first, second = tiresias.dealt_anew(trace, seeds=2)
+    for dealt in (first, second):
+        assert sorted(zip(dealt.column("duration_s"), dealt.column("gpus"), strict=True)) == jobs
+        assert dealt.column("arrival_s").tolist() == trace.column("arrival_s").tolist()
+    assert first.column("duration_s").tolist() != second.column("duration_s").tolist()
+
+
+def test_the_picture_of_the_idea_shows_every_second_of_every_job() -> None:
+    trace = cluster.Trace(
+        arrival_s=[0, 600], duration_s=[3600, 600], gpus=[4, 1], ids=("large", "small")
+    )
+    figure = tiresias.figure_idea(trace, num_gpus=4)
+    minutes = {"large": 0.0, "small": 0.0}
+    for bar in figure.data:
+        if bar.y[0] is not None:
+            minutes[bar.y[0]] += bar.x[0]
+    assert minutes == pytest.approx({"large": 2 * 60, "small": 2 * 10})

@@ -7,7 +7,11 @@
     agents = pollux.goodputs(work.trainings, machines)
     run = pollux.train(work, machines, "pollux", goodput=agents)
 
-``training`` says how long jobs take and what their steps are worth, ``scheduling`` who gets GPUs.
+    usual = pollux.Experiment(inputs=pollux.Inputs(data))
+    usual.mean_s(pollux.Method.POLLUX, load=1.0)
+
+``training`` says how long jobs take and what their steps are worth, ``scheduling`` who gets GPUs,
+``experiment`` runs the published workloads, ``figures`` draws.
 Jobs follow the rules of Pollux's published simulator, from its measured tables; its Tiresias and
 Optimus end every job of all eight workloads within seconds of the published times. Its genetic
 algorithm is replaced by a dynamic program over jobs, exact for its objective when nodes are left
@@ -19,7 +23,24 @@ import lazy_loader
 __getattr__, __dir__, __all__ = lazy_loader.attach(
     __name__,
     submod_attrs={
-        "scheduling": ["MostGoodput", "Queues", "allocator", "goodputs", "train"],
+        "experiment": ["WORKLOADS", "Experiment", "Inputs", "Method"],
+        "figures": [
+            "figure_batches",
+            "figure_idea",
+            "figure_load",
+            "figure_restarts",
+            "figure_rounds",
+            "figure_step_times",
+        ],
+        "scheduling": [
+            "FixedBatches",
+            "MostGoodput",
+            "Queues",
+            "allocator",
+            "goodputs",
+            "pack",
+            "train",
+        ],
         "training": ["Goodput", "Progressing", "Training", "Workload", "trainings", "workload"],
     },
 )

@@ -153,6 +153,29 @@ class MostGoodput(Allocator):
         return np.asarray(values[sizes] / max(fair, 1e-12))
 
 
+@description(eq=False)
+class FixedBatches(MostGoodput):
+    """Pollux's division of GPUs where every job keeps the batch size its user chose.
+
+    A job's speed-up is then its rate of steps over that on its fair share. All other rules are
+    those of :class:`MostGoodput`.
+
+    Attributes:
+        step_s: seconds of a step by job of the trace and number of GPUs from 1 on, NaN beyond the
+            most it may have.
+    """
+
+    name: str = "fixed batch"
+    step_s: Any
+
+    def _speedups(self, state: State, job: int, sizes: Ints) -> Floats:
+        rates = np.append(0.0, np.nan_to_num(1 / self.step_s[job]))
+        room = int(state.capacity.sum())
+        fair = min(-(-room // state.jobs.size), int(np.count_nonzero(rates)))
+        speedups: Floats = rates[sizes] / rates[fair]
+        return speedups
+
+
 def _step_s(work: Workload, cluster: Cluster) -> Floats:
     """Seconds of a step at the users' batch size, by job and GPUs from one on; NaN: too many."""
     room = cluster.num_gpus
@@ -195,7 +218,7 @@ def goodputs(
     return {name: Goodput(kinds[name], fits[name], size, room, noise_bias) for name in kinds}
 
 
-Rule = Literal["pollux", "tiresias", "optimus", "fair"]
+Rule = Literal["pollux", "fixed batch", "tiresias", "optimus", "fair"]
 
 
 def allocator(
@@ -208,14 +231,15 @@ def allocator(
     jumps: bool = False,
     **options: Any,
 ) -> Allocator:
-    """One of the four.
+    """Make one of the five.
 
-    All but Pollux keep the batch sizes users tuned; Tiresias their GPUs too. Optimus has measured
-    step times and an oracle of steps left; ``fair`` gives equal numbers of GPUs.
+    All but Pollux keep the batch sizes users tuned; Tiresias their GPUs too. ``fixed batch``
+    divides GPUs as Pollux does and has measured step times. Optimus has these and an oracle of
+    steps left; ``fair`` gives equal numbers of GPUs.
 
     Args:
         work, cluster: whose jobs on which machines.
-        policy: which of the four.
+        policy: which of the five.
         goodput, explores: what Pollux's agents know (:func:`goodputs`), and whether they must try
             GPUs first.
         jumps: whether Optimus may offer several GPUs at once.
@@ -234,6 +258,8 @@ def allocator(
     if policy == "tiresias":
         return Queues(**given)
     step_s = _step_s(work, cluster)
+    if policy == "fixed batch":
+        return FixedBatches(goodput=None, step_s=step_s, explores=explores, **given)
     if policy == "fair":
         return FairShares(most=np.isfinite(step_s).sum(1), **given)
 
@@ -245,7 +271,7 @@ def allocator(
 
 @checked
 def train(work: Workload, cluster: Cluster, policy: Rule, **options: Any) -> Run:
-    """Run a workload under one of the four.
+    """Run a workload under one of the five.
 
     Args:
         work: the jobs.

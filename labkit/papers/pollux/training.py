@@ -149,6 +149,7 @@ class Training:
         work = np.diff(self.progress)
         return float(sum(w / self.speed(by_node, split, e) for e, w in enumerate(work)))
 
+    @cache  # noqa: B019
     def least(self, room: int, per_node: int) -> tuple[float, float]:
         """Seconds of the fastest training on any allocation, and GPU-seconds of the thriftiest."""
         counts = [*range(1, per_node), *range(per_node, room + 1, per_node)]
