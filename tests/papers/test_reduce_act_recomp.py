@@ -39,7 +39,7 @@ def statistics(way: dict[str, bool], ranks: int) -> int:
 @pytest.fixture(scope="module")
 def runs() -> list[tuple[dict[str, Any], ...]]:
     """By way, each rank's row."""
-    name = "labkit.papers.reduce_act_recomp:measure"
+    name = "labkit.papers.reduce_act_recomp.block:measure"
     return list(zip(*on_ranks(name, RANKS, SIZES, WAYS).results, strict=True))
 
 
@@ -102,3 +102,87 @@ def test_a_budget_keeps_less_for_more_operations() -> None:
     assert operations[0] == 3 * (24 * 2 * 32 * 64**2 + core)
     assert operations[-1] > operations[0]
     assert torch.equal(block.forward(), plain["gradient"])  # the block is as it was
+
+
+@pytest.fixture(scope="module")
+def trainings() -> dict[str, Any]:
+    import pandas as pd
+
+    from labkit.files import project_root
+    from labkit.papers import reduce_act_recomp
+
+    table3 = project_root() / "data" / "papers" / "reduce-act-recomp" / "table3.csv"
+    return reduce_act_recomp.read_trainings(pd.read_csv(table3))
+
+
+def test_a_step_does_the_operations_of_equation_7(trainings: dict[str, Any]) -> None:
+    """Without pipeline and replicas each of the t GPUs does one t-th."""
+    from labkit.papers.reduce_act_recomp import Way, model_flops
+    from labkit.papers.reduce_act_recomp.steps import iteration_counts
+
+    small = trainings["22B"]
+    assert iteration_counts(small, Way())[0] == pytest.approx(model_flops(small))
+
+
+def test_full_recomputation_adds_one_forward_pass(trainings: dict[str, Any]) -> None:
+    from labkit.papers.reduce_act_recomp import Recompute, Way
+    from labkit.papers.reduce_act_recomp.steps import layer_counts
+
+    for sliced in (False, True):
+        plain = Way(sequence_parallel=sliced)
+        full = Way(sequence_parallel=sliced, recompute=Recompute.LAYER)
+        for training in trainings.values():
+            forward, backward = layer_counts(training, plain)
+            assert layer_counts(training, full)[1] - backward == pytest.approx(forward)
+
+
+def test_a_fit_finds_the_costs_that_made_the_times(trainings: dict[str, Any]) -> None:
+    from labkit.papers.reduce_act_recomp import Recompute, StepModel, Way
+
+    full = Way(recompute=Recompute.LAYER)
+    known = StepModel(costs=(4e-15, 5e-13, 6e-12))
+    layer = (trainings["22B"], Way(), *known.passes_s(trainings["22B"], Way()))
+    steps = [(one, full, known.iteration_s(one, full)) for one in trainings.values()]
+    assert StepModel.fitted([layer], steps).costs == pytest.approx(known.costs, rel=1e-6)
+
+
+def test_layers_keep_what_table_2_says(trainings: dict[str, Any]) -> None:
+    from labkit.papers.reduce_act_recomp import Recompute, Way, layer_bytes
+
+    for training in trainings.values():
+        stream = training.seq * training.micro_batch * training.hidden
+        scores = 5 * training.heads * training.seq / training.hidden
+        table2 = {
+            Way(): 10 + (24 + scores) / training.tp,
+            Way(sequence_parallel=True): (34 + scores) / training.tp,
+            Way(recompute=Recompute.CORE): 10 + 24 / training.tp,
+            Way(recompute=Recompute.CORE, sequence_parallel=True): 34 / training.tp,
+            Way(recompute=Recompute.LAYER): 2,
+        }
+        for way, printed_bytes in table2.items():
+            kept = layer_bytes(training, way) / stream
+            assert kept == pytest.approx(printed_bytes, rel=0.02)
+        fused = layer_bytes(training, Way(), fused=1.0) / stream
+        assert fused == pytest.approx(table2[Way(recompute=Recompute.CORE)], rel=0.02)
+
+
+def test_the_fewest_layers_fit_and_one_fewer_does_not(trainings: dict[str, Any]) -> None:
+    from dataclasses import replace
+
+    from labkit.papers.reduce_act_recomp import CAPACITY_BYTES, fewest_layers, stage_bytes
+
+    for training in trainings.values():
+        way = fewest_layers(training)
+        fewer = way.layers_fraction - 1 / training.layers_per_stage
+        assert stage_bytes(training, way)[0] <= CAPACITY_BYTES
+        assert stage_bytes(training, replace(way, layers_fraction=fewer))[0] > CAPACITY_BYTES
+
+
+def test_whole_layers_with_the_same_bytes(trainings: dict[str, Any]) -> None:
+    from labkit.papers.reduce_act_recomp import Recompute, Way, layer_bytes, same_bytes
+
+    selective = Way(recompute=Recompute.CORE, sequence_parallel=True)
+    for training in trainings.values():
+        whole = same_bytes(training, selective)
+        assert whole.recompute is Recompute.LAYER
+        assert layer_bytes(training, whole) == pytest.approx(layer_bytes(training, selective))

@@ -2,7 +2,7 @@
 
 The block is cut by tensor parallelism as Megatron-LM lays it out, with or without sequence
 parallelism, and its attention's core is recomputed or not. :func:`measure` runs on the ranks of
-:func:`labkit.kit.ranks.on_ranks`, as ``"labkit.papers.reduce_act_recomp:measure"``.
+:func:`labkit.kit.ranks.on_ranks`, as ``"labkit.papers.reduce_act_recomp.block:measure"``.
 
 Source: Korthikanti et al., "Reducing Activation Recomputation in Large Transformer Models", 2022,
 §4.2 and §5.
