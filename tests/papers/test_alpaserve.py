@@ -129,3 +129,72 @@ def test_a_model_that_fits_nowhere_is_named() -> None:
     requests = serving.generate(1, 3, model="m")
     with pytest.raises(BadValue, match="no model fits into 1 bytes"):
         alpaserve.place(requests, [model], num_gpus=4, memory_bytes=1.0)
+
+
+def test_arrivals_have_the_asked_rate_burstiness_and_popularity() -> None:
+    requests = alpaserve.Arrivals(cv=2.0, uneven=True, rng=1).draw(8, 10.0, slo_s=2.0)
+    assert requests.rate_per_s == pytest.approx(10, rel=0.1)
+    shares = pd.Series(requests.model).value_counts(normalize=True).sort_index()
+    assert shares["model 7"] == pytest.approx(0.23, rel=0.15)
+    assert shares["model 0"] == pytest.approx(0.02, rel=0.5)
+    turned = alpaserve.Arrivals(uneven=True, turned=True).draw(8, 10.0, slo_s=2.0)
+    shares = pd.Series(turned.model).value_counts(normalize=True)
+    assert shares["model 0"] == pytest.approx(0.23, rel=0.15)
+    even = alpaserve.Arrivals(cv=2.0).draw(1, 10.0, slo_s=2.0)
+    assert even.gap_cv == pytest.approx(2, rel=0.1)
+
+
+def test_moved_arrivals_come_as_in_the_recorded_time() -> None:
+    """Without shift every model has each minute's share; with it, each model its own order."""
+    by_minute = (1.0, 3.0, 2.0, 2.0)
+    for apart in (0, 1):
+        arrivals = alpaserve.Arrivals(by_minute=by_minute, minutes_apart=apart)
+        requests = arrivals.draw(2, 10.0, slo_s=2.0)
+        frame = requests.frame()
+        edges = np.linspace(0, frame["arrival_s"].max(), 5)
+        for place, model in enumerate(("model 0", "model 1")):
+            own_s = frame.loc[frame["model"] == model, "arrival_s"]
+            expected = np.roll(by_minute, apart * place) / 8
+            assert np.histogram(own_s, edges)[0] / len(own_s) == pytest.approx(expected, abs=0.03)
+
+
+def test_stages_sustain_more_than_replication_and_less_than_the_bound() -> None:
+    cluster = alpaserve.Cluster(num_models=4, num_gpus=4)
+    bursty = alpaserve.Arrivals(cv=2.0)
+    methods = (alpaserve.Method.ALPASERVE, alpaserve.Method.FOUR_STAGES)
+    rates = [cluster.highest_rate(method, bursty) for method in methods]
+    ours = rates[0]
+    replication = cluster.highest_rate(alpaserve.Method.REPLICATION, bursty)
+    assert 2 * replication < ours < cluster.bound_per_s
+    assert all(replication <= rate < cluster.bound_per_s for rate in rates)
+    cvs = [
+        cluster.largest_cv(method, alpaserve.Arrivals())
+        for method in (alpaserve.Method.REPLICATION, alpaserve.Method.ALPASERVE)
+    ]
+    assert cvs[0] < cvs[1]
+
+
+def test_two_models_are_drawn_with_their_shares() -> None:
+    requests = alpaserve.two_models(0.2)
+    share = np.mean(np.array(requests.model) == "A")
+    assert share == pytest.approx(0.2, abs=0.01)
+    assert requests.rate_per_s == pytest.approx(3, rel=0.02)
+
+
+def test_burst_figure_shows_each_piece_of_work_once() -> None:
+    burst = [(0.0, "A"), (0.0, "A"), (0.5, "B")]
+    placements = {"whole": ["A", "B"], "stages": ["AB"]}
+    figure = alpaserve.figure_burst(burst, placements, latency_s=0.4, title="")
+    whole = [bar for bar in figure.data if bar.y[0].startswith("whole")]
+    stages = [bar for bar in figure.data if bar.y[0].startswith("stages")]
+    assert [bar.base[0] for bar in whole] == [0, 0.4, 0.5]
+    assert [bar.base[0] for bar in stages] == pytest.approx([0, 0.2, 0.2, 0.4, 0.5, 0.7])
+    assert sum(bar.x[0] for bar in whole) == pytest.approx(sum(bar.x[0] for bar in stages))
+
+
+def test_rates_figure_ends_the_papers_line_at_the_bound() -> None:
+    rates = pd.DataFrame({"AlpaServe": [9.0, 8.0], "replication": [1.0, 5.0]}, ["x", "y"])
+    figure = alpaserve.figure_rates(rates, baseline="replication", bound=20, paper=10, title="")
+    lines = [trace for trace in figure.data if trace.mode == "lines"]
+    assert [trace.y[0] for trace in lines] == [10, 20]
+    assert figure.layout.annotations[0].text == "bound 20.0: all GPUs busy"

@@ -1,20 +1,17 @@
-"""AlpaServe: which models a group of GPUs holds, and in how many stages it runs them.
+"""Which models a group of GPUs holds, and in how many stages it runs them.
 
 A model that is split over a group can use all its GPUs for a burst of its own requests, at the
 price of what splitting adds. Groups and their queue are the engine's
 (:class:`labkit.serving.Group`); what stands here chooses the groups.
 
-    placement = alpaserve.place(requests, models, num_gpus=8, memory_bytes=14e9)
-    placement.groups, placement.attainment
-
-Source: Li et al., AlpaServe: Statistical Multiplexing with Model Parallelism for Deep Learning
-Serving (OSDI'23), §4.2.
+Source: Li et al., AlpaServe (OSDI'23), §4.2.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from enum import StrEnum
 
 import numpy as np
 
@@ -27,6 +24,27 @@ from labkit.serving.simulation import simulate
 
 SHAPES = ((1, 1), (2, 1), (4, 1), (8, 1))
 """Shapes of groups that a placement tries: stages, and GPUs a stage."""
+
+
+class Method(StrEnum):
+    """How models are laid on GPUs: AlpaServe's way and its rivals'."""
+
+    ALPASERVE = "AlpaServe"
+    FOUR_STAGES = "four stages, no search"
+    EIGHT_STAGES = "eight stages, no search"
+    MATRICES = "matrices split, not layers"
+    REPLICATION = "replication"
+
+    @property
+    def shapes(self) -> tuple[tuple[int, int], ...]:
+        """Shapes of groups among which it chooses: stages, and GPUs a stage."""
+        return {
+            Method.ALPASERVE: SHAPES,
+            Method.FOUR_STAGES: ((4, 1),),
+            Method.EIGHT_STAGES: ((8, 1),),
+            Method.MATRICES: ((1, 1), (1, 2), (1, 4), (1, 8)),
+            Method.REPLICATION: ((1, 1),),
+        }[self]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,6 +73,8 @@ def place(
 
     Args:
         requests: what a placement is judged on.
+        models: that they ask for.
+        num_gpus: of the cluster.
         memory_bytes: of each GPU.
         shapes: of groups to try, stages and GPUs a stage; replication is ``((1, 1),)``.
 
