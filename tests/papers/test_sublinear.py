@@ -33,3 +33,27 @@ def test_a_block_adds_to_its_input() -> None:
     torch.nn.init.zeros_(block.linear.bias)
     x = torch.ones(3, 4)
     assert torch.equal(block(x), x)
+
+
+def test_tracked_peaks_are_those_of_the_replay() -> None:
+    """The tracker also sees the gradients of one block's weights, made beside the old ones."""
+    from labkit.papers import sublinear
+
+    peaks = sublinear.tracked_peaks([4, 9], ["square-root", "recursive"])
+    for method in peaks:
+        for number in peaks.index:
+            replay = swap.plan(swap.Chain.even(int(number)), str(method)).replay()
+            beside = peaks.loc[number, method] - replay.peak_bytes
+            assert 0 <= beside <= 17 * 16 / (256 * 16)
+
+
+def test_no_plan_goes_below_the_least() -> None:
+    from labkit.papers import sublinear
+
+    table = sublinear.plan_bytes([26, 50], sublinear.WORDS, batch=2)
+    bound = table[table["method"] == "bound"].set_index("layers")["maps_bytes"]
+    plans = table[table["method"] != "bound"]
+    assert len(plans) == 2 * len(swap.METHODS)
+    assert (plans["maps_bytes"].to_numpy() >= bound[plans["layers"]].to_numpy()).all()
+    kept = table[table["method"] == "all-kept"]
+    assert (kept["added_fraction"].abs() < 1e-12).all()
