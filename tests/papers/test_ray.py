@@ -7,6 +7,7 @@ from collections.abc import Callable
 from functools import reduce
 
 import numpy as np
+import pandas as pd
 import pytest
 
 from labkit.errors import BadValue, UsageError
@@ -124,3 +125,41 @@ def test_a_task_that_fails_says_so() -> None:
 def test_settings_that_cannot_be(setting: dict[str, int], said: str) -> None:
     with pytest.raises(BadValue, match=said):
         ray.Runtime(**setting)
+
+
+def test_replicas_of_the_global_scheduler_share_its_tasks() -> None:
+    """With as many as nodes the nodes' schedulers are the limit again; each task has a hop more."""
+    replicas = ray.Dispatch(nodes=20, passed_on=1.0, global_s=60e-6, global_schedulers=20)
+    bottom_up = ray.Dispatch(nodes=20, global_s=60e-6)
+    assert replicas.limit_per_s == pytest.approx(bottom_up.limit_per_s)
+    rate = 0.5 * replicas.limit_per_s
+    expected = ray.mean_latency_s(replicas, rate)
+    run = ray.dispatch_tasks(replicas, rate, 200_000)
+    for name, seconds in expected.items():
+        assert run[f"{name}_s"].mean() == pytest.approx(seconds, rel=0.05), name
+    assert expected["global"] == pytest.approx(expected["local"])
+
+
+def test_copies_of_every_value_do_without_lineage() -> None:
+    copied = ray.recover(double, remember=False, copy_every=1)
+    assert copied.before == copied.after == 32
+    assert copied.again == copied.lost == ()
+
+
+def test_figures_draw_what_they_are_given() -> None:
+    assert ray.figure_again({"never": 16, "5": 1}).data[0].y == (16, 1)
+    paper = pd.DataFrame({"nodes": [60], "tasks_per_s": [1e6], "words": ["a million"]})
+    rates = {"bottom-up": {1: 10.0, 10: 100.0}}
+    lines = ray.figure_rates(rates, {1: 11.0, 10: 110.0}, paper, title="Tasks")
+    assert [trace.y for trace in lines.data] == [(11, 110), (10, 100), (1000000,)]
+    ring = ray.figure_allreduce({0.0: 200.0, 5.0: 360.0}, central_ms=5.0, paper={"paper": 400.0})
+    assert ring.data[1].y == (400, 400)
+    ratios = pd.DataFrame({"tasks of 1 ms": [1.0, 10.0]}, index=[1e5, 1e8])
+    assert [trace.y for trace in ray.figure_locality(ratios, [10, 100]).data] == [
+        (10, 10),
+        (100, 100),
+        (1, 10),
+    ]
+    barriers = ray.figure_asynchronous({"Ray": {1: 1.0}}, {1: 0.9, 16: 1.4}, title="Tasks")
+    assert barriers.data[1].y == (0.9, 1.4)
+    assert "node" in ray.figure_idea().layout.title.text

@@ -7,7 +7,7 @@
 
 ``dispatch`` simulates the schedulers and the store: a network of single servers, whose closed form
 and simulation check each other. ``lineage`` runs tasks on processes that are really killed, since
-what a lineage must bring back is easiest to believe when it is gone.
+what a lineage must bring back is easiest to believe when it is gone. ``figures`` draws.
 """
 
 import lazy_loader
@@ -16,6 +16,14 @@ __getattr__, __dir__, __all__ = lazy_loader.attach(
     __name__,
     submod_attrs={
         "dispatch": ["Dispatch", "dispatch_tasks", "mean_latency_s"],
+        "figures": [
+            "figure_again",
+            "figure_allreduce",
+            "figure_asynchronous",
+            "figure_idea",
+            "figure_locality",
+            "figure_rates",
+        ],
         "lineage": ["Recovery", "Ref", "Runtime", "recover"],
     },
 )

@@ -28,6 +28,7 @@ class Dispatch:
         local_s, global_s, store_s: mean service of a task at a node's scheduler, at the global
             scheduler, and at a shard of the store; exponential.
         passed_on: the share of tasks that the global scheduler places; 1: a central scheduler.
+        global_schedulers: replicas of the global scheduler; a task goes to one of them at random.
         shards: of the store; each task's record goes to one of them.
         hot: the share of all tasks that is submitted on one node, beside an even share of the rest.
     """
@@ -37,6 +38,7 @@ class Dispatch:
     global_s: Positive = 100e-6
     store_s: Positive = 10e-6
     passed_on: Share = 0.0
+    global_schedulers: Count = 1
     shards: Count = 8
     hot: Share = 0.0
 
@@ -46,7 +48,10 @@ class Dispatch:
         rest = (1 - self.hot) / self.nodes
         return {
             "local": ([self.hot + rest] + [rest] * (self.nodes - 1), self.local_s),
-            "global": ([self.passed_on], self.global_s),
+            "global": (
+                [self.passed_on / self.global_schedulers] * self.global_schedulers,
+                self.global_s,
+            ),
             "store": ([1 / self.shards] * self.shards, self.store_s),
         }
 
@@ -114,15 +119,19 @@ def dispatch_tasks(
     node = draw.integers(dispatch.nodes, size=num_tasks)
     node[draw.random(num_tasks) < dispatch.hot] = 0
     shard = draw.integers(dispatch.shards, size=num_tasks)
-    leaves = draw.random(num_tasks) < dispatch.passed_on
+    is_passed_on = draw.random(num_tasks) < dispatch.passed_on
+    replica = np.zeros(num_tasks, np.int64)
+    if dispatch.global_schedulers > 1:
+        replica = draw.integers(dispatch.global_schedulers, size=num_tasks)
+    servers = {"local": node, "global": np.where(is_passed_on, replica, -1), "store": shard}
     seconds = {"arrival_s": now}
-    for name, station in (("local", node), ("global", np.where(leaves, 0, -1)), ("store", shard)):
-        service = draw.exponential(dispatch.stations[name][1], num_tasks)
+    for name, server_of in servers.items():
+        service_s = draw.exponential(dispatch.stations[name][1], num_tasks)
         done = now.copy()
-        for server in np.unique(station[station >= 0]):
-            mine = np.flatnonzero(station == server)
-            mine = mine[np.argsort(now[mine], kind="stable")]
-            done[mine] = _served(now[mine], service[mine])
+        for server in np.unique(server_of[server_of >= 0]):
+            tasks = np.flatnonzero(server_of == server)
+            tasks = tasks[np.argsort(now[tasks], kind="stable")]
+            done[tasks] = _served(now[tasks], service_s[tasks])
         seconds[f"{name}_s"] = done - now
         now = done
     return pd.DataFrame(seconds).assign(done_s=now)

@@ -120,16 +120,25 @@ class Runtime:
     def _run(self, ref: Ref) -> None:
         function, arguments = self.lineage[ref]
         while self.alive:
-            values = [self.get(v) if isinstance(v, Ref) else v for v in arguments]
-            near = [self.holders[v] for v in arguments if isinstance(v, Ref)]
-            load = {w: sum(w in held for held in self.holders.values()) for w in self.alive}
-            worker = min(load, key=lambda w: (-sum(w in held for held in near), load[w], w))
+            values = [self.get(each) if isinstance(each, Ref) else each for each in arguments]
+            worker = self._nearest(arguments)
             with suppress(*_DEAD):
                 self._ask(worker, "run", ref, function, values)
                 self.executed.append(ref.number)
                 self.holders[ref] = {worker}
                 return
         raise UsageError(f"value {ref.number} cannot be made: no worker is left")
+
+    def _nearest(self, arguments: tuple[Any, ...]) -> int:
+        """The living worker that holds most of the arguments; of several, who holds least else."""
+        inputs = [each for each in arguments if isinstance(each, Ref)]
+
+        def rank(worker: int) -> tuple[int, int, int]:
+            inputs_held = sum(worker in self.holders[value] for value in inputs)
+            values_held = sum(worker in holders for holders in self.holders.values())
+            return -inputs_held, values_held, worker
+
+        return min(self.alive, key=rank)
 
 
 class Recovery(NamedTuple):

@@ -1,14 +1,4 @@
-"""MLaaS in the Wild (NSDI'22): durations of recurring jobs, estimated from those that are over.
-
-    from labkit.papers import mlaas
-
-    def guess(trace):
-        return mlaas.estimates(trace, by=["tenant", "kind"])
-
-    cluster.simulate(trace, gpus, cluster.priority_policy("guess", guess))
-
-The job whose estimate is least comes first, as the least duration does in shortest job first.
-"""
+"""Estimated durations of jobs, and policies that serve the shortest estimate first."""
 
 from __future__ import annotations
 
@@ -22,6 +12,7 @@ from annotated_types import MinLen
 from numpy.typing import NDArray
 
 from labkit.cluster.inputs.traces import Trace
+from labkit.cluster.policies.orders import Policy, priority_policy
 from labkit.errors import BadValue
 from labkit.kit.describe import checked
 
@@ -56,20 +47,43 @@ def estimates(trace: Trace, *, by: Annotated[Sequence[Feature], MinLen(1)]) -> N
             raise BadValue(f"estimates: {trace.name} does not know {feature!r} of its jobs")
         columns.append(values)
     groups = list(zip(*columns, strict=True))
-    arrival = trace.column("arrival_s").tolist()
-    duration = trace.column("duration_s").tolist()
-    total: dict[Hashable, float] = defaultdict(float)
+    arrival_s = trace.column("arrival_s").tolist()
+    duration_s = trace.column("duration_s").tolist()
+    total_s: dict[Hashable, float] = defaultdict(float)
     count: dict[Hashable, int] = defaultdict(int)
-    ahead: list[tuple[float, int]] = []  # jobs that are not over, by their end
-    guess = np.zeros(len(trace))
+    not_over: list[tuple[float, int]] = []  # jobs by their end, had they run at once
+    estimate_s = np.zeros(len(trace))
     for job, group in enumerate(groups):
-        while ahead and ahead[0][0] <= arrival[job]:
-            _, over = heappop(ahead)
+        # 1. Jobs that are over by now join what is known, at every depth of their features.
+        while not_over and not_over[0][0] <= arrival_s[job]:
+            _, over = heappop(not_over)
             for depth in range(len(by) + 1):
-                total[groups[over][:depth]] += duration[over]
+                total_s[groups[over][:depth]] += duration_s[over]
                 count[groups[over][:depth]] += 1
-        known = next((n for n in range(len(by), -1, -1) if count[group[:n]]), None)
-        if known is not None:
-            guess[job] = total[group[:known]] / count[group[:known]]
-        heappush(ahead, (arrival[job] + duration[job], job))
-    return guess
+        # 2. The mean at the deepest level that knows a job.
+        for depth in range(len(by), -1, -1):
+            alike = group[:depth]
+            if count[alike]:
+                estimate_s[job] = total_s[alike] / count[alike]
+                break
+        heappush(not_over, (arrival_s[job] + duration_s[job], job))
+    return estimate_s
+
+
+@checked
+def shortest_estimate(
+    name: str, by: Annotated[Sequence[Feature], MinLen(1)], *, longest: bool = False
+) -> Policy:
+    """The policy that serves the job with the shortest estimate first, without preemption.
+
+    Args:
+        name: as tables show it.
+        by: what jobs must agree in for an estimate, as :func:`estimates` has it.
+        longest: serve the longest estimate first instead.
+    """
+    sign = -1.0 if longest else 1.0
+
+    def key(trace: Trace) -> NDArray[np.float64]:
+        return sign * estimates(trace, by=by)
+
+    return priority_policy(name, key)
