@@ -10,8 +10,10 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from labkit import serving
 from labkit.errors import BadValue, UsageError
-from labkit.papers.reef import workload_of
+from labkit.papers import reef
+from labkit.papers.reef import Policy, workload_of
 from labkit.serving.device.kernels import Program
 from tests.published import Need
 
@@ -20,6 +22,63 @@ def program() -> Program:
     """Two kernels of 10 ms."""
     waves = ((0.01, 0.02, 0.03),) * 2
     return Program(name="p", blocks=(60, 60), total_s=(0.01, 0.01), wave_s=waves)
+
+
+def experiment(**changes: float) -> reef.Experiment:
+    """A real-time client beside a best-effort one that would fill all its gaps, twice."""
+    rows = []
+    for workload in ("DISB A", "DISB B"):
+        rows.append({"workload": workload, "model": "p", "real_time": 1, "rate_per_s": 9})
+        rows.append({"workload": workload, "model": "p", "real_time": 0, "rate_per_s": 100})
+    return reef.Experiment(
+        clients=pd.DataFrame(rows),
+        programs={"p": program()},
+        until_s=1.0,
+        gpu=serving.Gpu(mode="alone", reset_s=1e-3),
+        **changes,
+    )
+
+
+def test_policies_differ_by_what_they_are_named_for() -> None:
+    """A program of 20 ms nine times a second, beside one that runs all the time."""
+    tried = experiment()
+    latency, throughput = tried.over_alone(Policy.NO_PADDING, "DISB A")
+    resets = 8 / 9  # the first real-time program finds nothing to kill
+    assert latency == pytest.approx(1 + resets * 1e-3 / 0.02), "a reset, no more"
+    assert 1 < throughput <= tried.bound("DISB A")
+    waited, _ = tried.over_alone(Policy.WAIT, "DISB A")
+    no_reset, _ = tried.over_alone(Policy.NO_RESET, "DISB A")
+    assert waited > latency
+    assert no_reset > latency
+    assert tried.over_alone(Policy.ALONE, "DISB A") == (1, 1)
+    assert tried.load("DISB A") == pytest.approx(0.18)
+    assert tried.bound("DISB A") == pytest.approx(1 + 100 / 9)
+
+
+def test_rarer_real_time_programs_raise_the_bound() -> None:
+    assert experiment(share=0.5).bound("DISB A") > experiment().bound("DISB A")
+
+
+def test_preemption_leaves_out_the_workload_without_gaps() -> None:
+    added = experiment().preemption(Policy.NO_PADDING)
+    assert added.index.tolist() == ["DISB A"]
+    table = experiment().compare(Policy.NO_PADDING)
+    assert added["DISB A"] == table.loc["DISB A", "latency"] - 1
+
+
+def test_figures_show_each_policy_the_bound_and_the_paper() -> None:
+    tables = {"REEF": experiment().compare(Policy.REEF)}
+    bounds = pd.Series({"DISB A": 11.0, "DISB B": 11.0})
+    figure = reef.figure_disb(tables, bounds, paper=(7.7, 0.02), title="")
+    assert figure.data[0].text == ("+4 %", "+4 %")
+    assert [trace.y[0] for trace in figure.data[1:]] == [11, 11], "the bounds"
+    assert figure.layout.annotations[0].text == "paper: up to 7.7 times, at +2 % latency"
+    units = reef.figure_units({"p": program()}, title="")
+    assert units.data[0].y[59] == 0
+    assert units.data[0].y[60] == 1
+    idea = reef.figure_idea(program(), program(), kernels=2, reset_s=1e-3)
+    real_time = [trace for trace in idea.data if trace.fill and trace.name == "real time"]
+    assert [max(trace.x) for trace in real_time] == [11000, 21000]
 
 
 def test_workloads_are_those_of_the_artifact(published_data: Need) -> None:

@@ -1,13 +1,6 @@
-"""REEF: the clients of its benchmark, DISB, from a table of models and rates.
+"""The clients of REEF's benchmark, DISB, from a table of models and rates.
 
-The GPU that they share is the engine's kernel timeline: REEF is its mode ``padded``, and the modes
-``wait`` and ``reset`` are what the paper compares it with.
-
-    workload = reef.workload_of(rows, programs, until_s=3.0)
-    serving.simulate(workload, programs, serving.Gpu(mode="padded")).latency_s()
-
-Source: Han et al., Microsecond-scale Preemption for Concurrent GPU-accelerated DNN Inferences
-(OSDI'22), and the workloads of its artifact.
+Source: Han et al. (OSDI'22), and the workloads of its artifact.
 """
 
 from __future__ import annotations
