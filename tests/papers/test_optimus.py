@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from labkit import cluster
 from labkit.errors import BadValue
 from labkit.papers import optimus
+from tests.published import Need
 
 NODES = cluster.Cluster.nodes(5, gpus=4)
 ROOM = NODES.num_gpus
@@ -285,3 +286,48 @@ def test_mxnet_default_by_hand() -> None:
 def test_blocks_need_sizes() -> None:
     with pytest.raises(BadValue, match="numbers above 0"):
         optimus.place_blocks([1.0, 0.0], 2)
+
+
+# Forecasts and the experiment: a law that is known, and the engine's own runs.
+
+
+def test_the_end_of_a_known_law() -> None:
+    """1/(k + 1) falls by at most 0.05 over ten epochs where 10 / (k - 9)(k + 1) <= 0.05."""
+    losses = 1 / (np.arange(60) + 1)
+    first = next(k for k in range(10, 60) if 10 / ((k - 9) * (k + 1)) <= 0.05)
+    assert optimus.converged_epoch(losses) == first
+    assert optimus.converged_epoch(losses[:first], most=77) == 77
+    assert optimus.converged_epoch(np.zeros(12)) == 10
+
+
+def test_blocks_hold_every_parameter(published_data: Need) -> None:
+    networks = optimus.Networks(published_data("pipedream-sosp19"))
+    for chain in networks.chains.values():
+        assert sum(optimus.blocks_of(chain)) == pytest.approx(sum(chain.parameter_bytes) / 4)
+
+
+def test_laws_have_the_fastest_division_they_were_made_for(published_data: Need) -> None:
+    networks = optimus.Networks(published_data("pipedream-sosp19"))
+    for workers in (4, 6, 8):
+        law = networks.laws(workers)["ResNet-50"]
+        times = [float(law.step_s(count, 20 - count)) for count in range(1, 20)]
+        assert int(np.argmin(times)) + 1 == workers
+
+
+def test_gains_are_ratios_of_means_and_below_the_bound(published_data: Need) -> None:
+    networks = optimus.Networks(published_data("pipedream-sosp19"))
+    few = optimus.Experiment(laws=networks.laws(8), num_draws=2)
+    assert few.gain(optimus.Method.PAIRS) == {"completion": 1, "makespan": 1}
+    by_hand = []
+    for trace in few.draws():
+        policies = optimus.task_policies(few.laws, 39)
+        means = [
+            cluster.simulate(trace, few.machines, make(trace)).jct_s.mean() for make in policies
+        ]
+        by_hand.append(means)
+    pairs_s, _, best_s, gains_s = np.mean(by_hand, axis=0)
+    assert few.gain(optimus.Method.GAINS)["completion"] == pytest.approx(pairs_s / gains_s)
+    assert few.gain(optimus.Method.BEST)["completion"] == pytest.approx(pairs_s / best_s)
+    assert few.best_gain("all four") > pairs_s / best_s
+    ratios = few.gains_by_draw(optimus.Method.GAINS, "all four")
+    assert ratios == pytest.approx([row[0] / row[3] for row in by_hand])

@@ -65,14 +65,14 @@ FUNCTIONS: dict[Callable[..., Any], dict[str, Any]] = {
     hived.cells_for: {"trace": OWNED, "most_load": 0.8},
     hived.nodes_for: {"trace": OWNED, "most_load": 0.8},
     liquid.place: {"racks": RACKS, "free": [2, 2], "gpus": 1},
-    liquid.compare: {"racks": RACKS, "batches": [WORKERS], "hows": ["best-fit"]},
+    liquid.compare: {"racks": RACKS, "batches": [WORKERS], "ways": [liquid.Way.BEST_FIT]},
     hived.refusals: {
         "hierarchy": CELLS,
         "roots": {"node": 2},
         "tenants": {"a": {"node": 2}},
         "requests": 50,
     },
-    liquid.simulate: {"jobs": WORKERS, "racks": RACKS, "how": "best-fit"},
+    liquid.simulate: {"jobs": WORKERS, "racks": RACKS, "way": liquid.Way.BEST_FIT},
     hare.schedule: {"jobs": ROUNDS},
     hived.simulate: {
         "trace": OWNED,

@@ -1,10 +1,4 @@
-"""Optimus (EuroSys'18): parameter servers, how fast they are, who gets them, what each holds.
-
-    from labkit.papers import optimus
-
-    law = optimus.ServerSpeed.from_peaks(8, 12, 10)  # fastest divisions of 20 tasks
-    trace = cluster.generate(9, num_gpus=39, kinds=("resnet50",), gpus={2: 1})
-    cluster.compare(trace, machines, optimus.task_policies({"resnet50": law}, 39))
+"""Parameter servers: how fast they are, and who gets them.
 
 A step of synchronous training takes C/w + F + E·w/p + δ·w + δ'·p seconds: the batch divided over
 workers, what no worker divides, a server's part of the weights exchanged with every worker, and
@@ -14,14 +8,14 @@ Each job adds workers and servers along a path of its own, so the greedy choice 
 tasks is that over numbers of tasks, and the engine's allocators of GPUs hand tasks out. A plain
 loop over both kinds is the oracle (``tests/papers/test_optimus.py``).
 
-Source: Optimus (EuroSys'18) §3.2, §4.1 and §5.3.
+Source: Optimus (EuroSys'18) §3.2 and §4.1.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -38,9 +32,6 @@ from labkit.cluster.policies.allocators import (
 )
 from labkit.errors import BadValue
 from labkit.kit.describe import Count, NonNegative, Positive, checked, description
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 Split = Literal["even", "gains", "best"]
 
@@ -269,67 +260,3 @@ def task_policies(
         equal_shares(best, name="best division", **pace),
         marginal_gains(gains, **pace),
     ]
-
-
-_SMALL = 0.01  # of a server's fair part: below it a block counts as a request, not as bytes (§5.3)
-_SPLIT_FROM = 1e6  # parameters from which MXNet divides a block over all servers (its default)
-_HASH = 9973  # by which MXNet spreads the numbers of its blocks
-
-
-@checked
-def place_blocks(
-    blocks: ArrayLike,
-    servers: Count,
-    *,
-    rule: Literal["fit", "hash"] = "fit",
-    numbers: Sequence[int] | None = None,
-) -> pd.DataFrame:
-    """Blocks of so many parameters each, in the model's order, on servers.
-
-    ``hash`` is MXNet's default: block k goes to server 9973·k modulo their number, one of a million
-    or more in equal parts to all. ``fit`` is Optimus's, with a = all parameters / servers, from the
-    largest block to the smallest:
-
-    1. of one larger than a, fill the emptiest servers up to a until a part is left that fits;
-    2. a block (or part) up to a goes to the fullest server that has room for it below a, or else to
-       the emptiest; one below a hundredth of a to the server with the fewest requests.
-
-    Args:
-        blocks: parameters of each.
-        servers: how many.
-        rule: ``fit`` or ``hash``.
-        numbers: of ``hash``: other k than the blocks' places.
-
-    Returns:
-        One row a server: ``parameters`` held, ``requests`` that a worker sends it in a step.
-
-    Source: Optimus (EuroSys'18) §5.3, and the authors' program.
-    """
-    import pandas as pd
-
-    sizes = np.asarray(blocks, dtype=float)
-    if sizes.ndim != 1 or not sizes.size or not (sizes > 0).all():
-        raise BadValue("place_blocks: blocks must be a list of numbers above 0")
-    held = np.zeros(servers)
-    requests = np.zeros(servers, dtype=np.int64)
-    part = sizes.sum() / servers * (1 + 1e-12)
-    if rule == "hash":
-        for number, size in zip(numbers or range(sizes.size), sizes, strict=True):
-            is_split = size >= _SPLIT_FROM
-            own = slice(None) if is_split else number * _HASH % servers
-            held[own] += size / servers if is_split else size
-            requests[own] += 1
-        sizes = sizes[:0]
-    for left in np.sort(sizes)[::-1]:
-        is_small = left < _SMALL * part
-        while left > part:
-            to = held.argmin()
-            left -= part - held[to]
-            held[to] = part
-            requests[to] = requests[to] + 1
-        room = part - held - left
-        fullest = np.where(room >= 0, room, np.inf).argmin() if room.max() >= 0 else held.argmin()
-        to = requests.argmin() if is_small else fullest
-        held[to] = held[to] + left
-        requests[to] = requests[to] + 1
-    return pd.DataFrame({"parameters": held, "requests": requests})
