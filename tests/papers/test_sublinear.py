@@ -53,7 +53,18 @@ def test_no_plan_goes_below_the_least() -> None:
     table = sublinear.plan_bytes([26, 50], sublinear.WORDS, batch=2)
     bound = table[table["method"] == "bound"].set_index("layers")["maps_bytes"]
     plans = table[table["method"] != "bound"]
-    assert len(plans) == 2 * len(swap.METHODS)
+    assert len(plans) == 2 * len(sublinear.WORDS)
     assert (plans["maps_bytes"].to_numpy() >= bound[plans["layers"]].to_numpy()).all()
     kept = table[table["method"] == "all-kept"]
     assert (kept["added_fraction"].abs() < 1e-12).all()
+
+
+def test_the_best_number_of_equal_segments_is_no_worse_than_the_square_root() -> None:
+    from labkit.papers import sublinear
+
+    table = sublinear.plan_bytes([50], ["square-root", "best-equal"], batch=2)
+    peaks = table.set_index("method")["maps_bytes"]
+    assert peaks["bound"] <= peaks["best-equal"] <= peaks["square-root"]
+    even = swap.Chain.even(16)
+    best = sublinear.best_equal(even).replay().peak_bytes
+    assert best == min(swap.segments(even, number).replay().peak_bytes for number in range(2, 9))

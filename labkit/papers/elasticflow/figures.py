@@ -200,7 +200,9 @@ def figure_parts(
             marker={"color": colors[name], "symbol": "x", "size": 11},
         )
     grey = {"color": PALETTE["baseline"], "symbol": "x", "size": 11}
-    figure.add_scatter(x=[None], y=[None], mode="markers", name="paper, by colour", marker=grey)
+    figure.add_scatter(
+        x=[None], y=[None], mode="markers", name="paper, in the colour of its line", marker=grey
+    )
     ticks = [*parts.index]
     figure.update_xaxes(type="log", tickvals=ticks, ticktext=[*map(str, ticks)])
     figure.update_yaxes(range=[0, 1.02], tickformat=".0%")

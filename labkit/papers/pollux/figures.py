@@ -193,7 +193,9 @@ def figure_load(
             )
     bound = {"color": draw.PALETTE["bound"], "dash": "dot"}
     hours = [bound_s[load] / 3600 for load in loads]
-    figure.add_scatter(x=places, y=hours, name="no method beats", mode="lines", line=bound)
+    figure.add_scatter(
+        x=places, y=hours, name="bound: no method is faster", mode="lines", line=bound
+    )
     figure.update_xaxes(tickvals=places, ticktext=[f"{load:g}" for load in loads])
     figure.update_yaxes(rangemode="tozero")
     return draw.finish(
@@ -217,7 +219,7 @@ def figure_restarts(mean_s: Mapping[Method, float], bound_s: float, *, title: st
     figure.add_hline(
         y=bound_s / 3600,
         line_dash="dot",
-        annotation_text="no method beats",
+        annotation_text="bound: no method is faster",
         annotation_position="top right",
         annotation_bgcolor=draw.VEIL,
     )

@@ -1,12 +1,14 @@
 """Sublinear memory (Chen et al. 2016): networks of growing depth, and figures of their memory.
 
-The paper's ways to recompute are the engine's (:data:`labkit.swap.METHODS`); its algorithms stand
-in its notebook, as code that runs. Loads torch.
+The paper's ways to recompute are the engine's (:data:`labkit.swap.METHODS`), but for equal
+segments whose number is searched; its algorithms stand in its notebook, as code that runs. Loads
+torch.
 """
 
 from labkit.papers.sublinear.blocks import Residual
 from labkit.papers.sublinear.depths import (
     WORDS,
+    best_equal,
     growth,
     least_bytes,
     plan_bytes,
@@ -22,6 +24,7 @@ from labkit.papers.sublinear.figures import (
 __all__ = [
     "WORDS",
     "Residual",
+    "best_equal",
     "figure_depths",
     "figure_idea",
     "figure_optimum",

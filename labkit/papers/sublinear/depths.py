@@ -14,11 +14,12 @@ from labkit.papers.sublinear.blocks import Residual
 WORDS: dict[str, str] = {
     "all-kept": "nothing recomputed",
     "square-root": "equal segments",
+    "best-equal": "equal, number searched",
     "searched": "searched segments",
     "recursive": "recursion",
     "each-block": "each block by itself",
 }
-"""The engine's ways to recompute, in the paper's words."""
+"""Ways to recompute, in the paper's words: the engine's, and :func:`best_equal`."""
 
 _ROWS = 256
 _WIDTH = 16
@@ -69,12 +70,24 @@ def least_bytes(chain: swap.Chain) -> float:
     return float(np.max(2 * (between[1:] + between[:-1]) + np.array(chain.kept_bytes)))
 
 
+def best_equal(chain: swap.Chain) -> swap.Plan:
+    """As many equal segments as need the least memory, of as many tries as Algorithm 3 has.
+
+    It is Algorithm 1, with its number of segments tried out from two to half of the blocks.
+    """
+    tries = np.geomspace(2, max(chain.num_blocks // 2, 2), 60)
+    plans = [
+        swap.segments(chain, number) for number in np.unique(tries.round().astype(int)).tolist()
+    ]
+    return min(plans, key=lambda plan: plan.replay().peak_bytes)
+
+
 def plan_bytes(layers: Iterable[int], methods: Iterable[str], *, batch: int) -> pd.DataFrame:
     """Feature maps of ResNets by depth and method, and the least that any plan needs.
 
     Args:
         layers: convolutions of each ResNet.
-        methods: names of :data:`labkit.swap.METHODS`.
+        methods: keys of :data:`WORDS`.
         batch: images of 224 × 224.
 
     Returns:
@@ -86,7 +99,8 @@ def plan_bytes(layers: Iterable[int], methods: Iterable[str], *, batch: int) -> 
         chain, parameters = swap.capture(partial(swap.resnet, depth), (batch, 3, 224, 224))
         network = {"layers": depth, "parameters": parameters}
         for method in methods:
-            run = swap.plan(chain, method).replay()
+            plan = best_equal(chain) if method == "best-equal" else swap.plan(chain, method)
+            run = plan.replay()
             peak = {"maps_bytes": run.peak_bytes, "added_fraction": run.added_fraction}
             rows.append({**network, "method": method, **peak})
         least = {"maps_bytes": least_bytes(chain), "added_fraction": np.nan}

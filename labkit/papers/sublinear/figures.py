@@ -14,6 +14,7 @@ from labkit.papers.sublinear.depths import WORDS
 HUES: dict[str, str] = {
     "nothing recomputed": draw.PALETTE["baseline"],
     "equal segments": draw.PALETTE["recompute"],
+    "equal, number searched": draw.PALETTE["all-reduce"],
     "searched segments": draw.PALETTE["ours"],
     "recursion": draw.PALETTE["weight"],
     "each block by itself": draw.PALETTE["cost"],

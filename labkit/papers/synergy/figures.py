@@ -87,13 +87,14 @@ def figure_ratio(by_ratio: pd.DataFrame, shares_h: float) -> go.Figure:
         y=[shares_h] * len(ratios),
         mode="lines+text",
         text=["proportional shares", *[""] * (len(ratios) - 1)],
-        textposition="bottom right",
+        textposition="top right",
         name="proportional shares",
         showlegend=False,
         line={"color": draw.PALETTE["baseline"]},
     )
     figure.update_xaxes(dtick=1)
-    figure.update_yaxes(rangemode="tozero")
+    largest_h = max(shares_h, by_ratio.mean_h.max())
+    figure.update_yaxes(range=[0, 1.15 * largest_h])
     return draw.finish(
         figure,
         title="With more CPUs a GPU there is less to trade",

@@ -198,7 +198,7 @@ def figure_gains(
         line = {"color": COLORS[method]}
         figure.add_scatter(x=loads, y=values, name=str(method), line=line, mode="lines+markers")
     dash = {"color": _BOUND, "dash": "dash"}
-    figure.add_scatter(x=loads, y=bound, name="no method beats", mode="lines", line=dash)
+    figure.add_scatter(x=loads, y=bound, name="bound: no method beats it", mode="lines", line=dash)
     ends = [min(loads), max(loads)]
     figure.add_scatter(
         x=ends,
