@@ -83,13 +83,22 @@ def shipped(name: str, root: Path | None = None) -> Path:
 def write_atomically(path: Path, content: str | bytes) -> None:
     """Write ``content`` to ``path`` so that a reader, or a crash, sees the old file or the new.
 
+    A link stays, and the file it leads to is written. What is no file, such as a device or a pipe,
+    cannot be replaced by one: it is written to as it stands.
+
     Raises:
         BadFile: the path is a folder.
     """
     if path.is_dir():
         raise BadFile(path, "is a folder", valid="the path of a file to write")
-    path.parent.mkdir(parents=True, exist_ok=True)
     data = content.encode() if isinstance(content, str) else content
+    if path.exists() and not path.is_file():
+        with naming(path):
+            path.write_bytes(data)
+        return
+    if path.is_symlink():
+        path = Path(os.path.realpath(path))
+    path.parent.mkdir(parents=True, exist_ok=True)
     handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".tmp")
     try:
         with naming(path), os.fdopen(handle, "wb") as stream:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import stat
 from pathlib import Path
 from typing import Any
 
@@ -45,6 +46,36 @@ def test_a_write_keeps_the_file_s_mode(tmp_path: Path) -> None:
     path.chmod(0o755)
     files.write_atomically(path, "new")
     assert (path.read_text(), path.stat().st_mode & 0o777) == ("new", 0o755)
+
+
+def test_a_link_stays_and_the_file_it_leads_to_is_written(tmp_path: Path) -> None:
+    shared = tmp_path / "shared"
+    shared.mkdir()
+    path = write(shared / "queue.yaml", "old")
+    link = tmp_path / "queue.yaml"
+    link.symlink_to("shared/queue.yaml")
+    files.write_atomically(link, "new")
+    assert (link.is_symlink(), path.read_text()) == (True, "new")
+    ahead = tmp_path / "ahead.yaml"
+    ahead.symlink_to("shared/later.yaml")
+    files.write_atomically(ahead, "first")
+    assert (shared / "later.yaml").read_text() == "first"
+    assert [p.name for p in shared.glob(".*")] == []
+
+
+def test_a_pipe_or_a_device_is_written_to_and_stays(tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+    files.write_atomically(pipe, "rows")
+    assert os.read(reader, 10) == b"rows"
+    assert stat.S_ISFIFO(pipe.stat().st_mode)
+    full = tmp_path / "full"  # a link, so that no device can be lost should the test fail
+    full.symlink_to("/dev/full")
+    with pytest.raises(OSError, match="full") as caught:
+        files.write_atomically(full, "rows")
+    assert caught.value.filename == str(full)
+    assert full.is_symlink()
 
 
 def test_the_root_is_found_from_a_folder_below(

@@ -18,7 +18,7 @@ from rich.text import Text
 
 from labkit.errors import UsageError
 from labkit.files import project_root, write_atomically
-from labkit.kit.command import completing
+from labkit.kit.command import completing, deliver, is_stdout
 
 if TYPE_CHECKING:
     from labkit.workbook.queue.bibliography import Entry
@@ -298,7 +298,9 @@ def export(
     ),
     status: list[str] = STATUS,
     tag: list[str] = TAG,
-    output: Path = typer.Option(None, "--output", "-o", help="A file instead of the screen."),
+    output: Path = typer.Option(
+        None, "--output", "-o", help="A file instead of the screen, which is -."
+    ),
 ) -> None:
     """BibTeX of a selection, as it stands in the bibliography (Zotero and papis read it).
 
@@ -313,12 +315,12 @@ def export(
         asked = {key: catalogue[key] for key in keys}
         chosen = [paper for paper in asked.values() if paper in chosen]
     text = "\n\n".join(catalogue.entry(paper.key).text for paper in chosen)
-    if output is None:
+    if output is None or is_stdout(output):
         typer.echo(text)
         return
     if output.resolve() == (catalogue.root / bibliography.FILE).resolve():
         raise UsageError(f"{output} is the bibliography itself; name another file")
-    write_atomically(output, text + "\n")
+    deliver(output, lambda path: write_atomically(path, text + "\n"))
     count = "1 entry" if len(chosen) == 1 else f"{len(chosen)} entries"
     _console().print(f"{count} in {output}", markup=False)
 
