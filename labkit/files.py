@@ -80,6 +80,15 @@ def shipped(name: str, root: Path | None = None) -> Path:
     return home / name
 
 
+def encoded(text: str) -> bytes:
+    """Encode as UTF-8; half of a surrogate pair, which UTF-8 cannot hold, becomes its escape.
+
+    >>> encoded("é\\ud800").decode()
+    'é\\\\ud800'
+    """
+    return text.encode("utf-8", "backslashreplace")
+
+
 def write_atomically(path: Path, content: str | bytes) -> None:
     """Write ``content`` to ``path`` so that a reader, or a crash, sees the old file or the new.
 
@@ -91,7 +100,7 @@ def write_atomically(path: Path, content: str | bytes) -> None:
     """
     if path.is_dir():
         raise BadFile(path, "is a folder", valid="the path of a file to write")
-    data = content.encode() if isinstance(content, str) else content
+    data = encoded(content) if isinstance(content, str) else content
     if path.exists() and not path.is_file():
         with naming(path):
             path.write_bytes(data)

@@ -152,6 +152,17 @@ def test_the_page_draws_what_was_run(root: Path, said: Any) -> None:
     assert not sweeps.path_of(root, "zeus").exists()
 
 
+@pytest.mark.parametrize("seed", [2**63, 2**64, -(2**63) - 1, 10**300])
+def test_whole_numbers_of_any_size_are_kept_to_the_digit(root: Path, said: Any, seed: int) -> None:
+    said("run", "zeus", "-p", f"seed={seed}")
+    said("run", "zeus", "--sweep", "seed=1,0")
+    table = pd.read_parquet(runs.path_of(root, "zeus"))
+    assert set(table["seed"].map(int)) == {0, 1, seed}
+    ledger = pd.read_parquet(runs.ledger_path(root))
+    assert any(f'"seed": {seed}' in text for text in ledger["parameters"])
+    assert str(seed)[:20] in said("results", "zeus", "--json", "-")
+
+
 def test_runs_of_another_version_are_not_drawn_beside_new_ones(root: Path, said: Any) -> None:
     said("run", "zeus", "--sweep", "num_stages=2,4,8")
     workbook(root, zeus=(*PAPER[:1], "run()  # changed"))

@@ -11,11 +11,12 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from labkit.workbook.run import results
+from labkit.workbook.run import results, runs
 
 FILES = {"zero.ipynb": "{}", "claims.json": '[{"id": "a"}]', "figures/01.json": "{}"}
 SCALARS = st.one_of(st.integers(), st.booleans(), st.floats(allow_nan=False), st.text(max_size=90))
@@ -182,3 +183,15 @@ def test_run_json_lists_every_file_with_its_hash(tmp_path: Path) -> None:
     assert listed == {
         name: hashlib.sha256((folder / name).read_bytes()).hexdigest() for name in FILES
     }
+
+
+def test_what_a_parameter_says_never_breaks_the_seal(tmp_path: Path) -> None:
+    """The seal's own place is sealed as zeros, which a text or a number may hold as well."""
+    texts = ["0" * 64, '"sha256": "' + "0" * 64 + '"', "\ud800"]
+    meta = {"parameters": {"text": texts[0], "more": texts[1], "half": texts[2], "n": 10**400}}
+    results.store(tmp_path, "zero", "default", {"claims.json": "[]"}, meta)
+    [record] = results.records(tmp_path)
+    assert record.parameters == meta["parameters"]
+    assert runs.write(tmp_path, "zero")
+    [row] = pd.read_parquet(runs.path_of(tmp_path, "zero")).to_dict("records")
+    assert (row["text"], row["half"], int(row["n"])) == ("0" * 64, "\\ud800", 10**400)

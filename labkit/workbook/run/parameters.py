@@ -192,11 +192,16 @@ def of_type(value: Any, kind: str) -> Any:
     if kind == "int" and isinstance(value, float) and value.is_integer():
         value = int(value)
     if kind == "float" and type(value) is int:
-        value = float(value)
+        try:
+            value = float(value)
+        except OverflowError:
+            raise ValueError("a number that a float can hold, below 1.8e308") from None
     if type(value) is not SCALARS[kind]:
         raise ValueError({"bool": "true or false"}.get(kind, f"of type {kind}"))
     if isinstance(value, float) and not math.isfinite(value):
         raise ValueError("a finite number")
+    if isinstance(value, str) and files.encoded(value).decode() != value:
+        raise ValueError("text that UTF-8 can hold")
     return value
 
 

@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 from labkit.errors import LabkitError
-from labkit.files import naming, write_atomically
+from labkit.files import encoded, naming, write_atomically
 from labkit.workbook import normalise, notebooks
 from labkit.workbook.run import fingerprint
 
@@ -38,8 +38,9 @@ if TYPE_CHECKING:
 RUN_FILE = "run.json"
 DEFAULT = "default"
 _MAX_SLUG = 120
-_UNSEALED = "0" * 64
-"""Stands in ``run.json`` for its own hash while that is taken."""
+_SEAL = '"sha256": "{}"'
+_UNSEALED = _SEAL.format("0" * 64)
+"""What ``run.json`` says of its own hash while that is taken."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -117,7 +118,8 @@ def read_meta(folder: Path) -> dict[str, Any] | None:
         text = (folder / RUN_FILE).read_text(encoding="utf-8")
         meta: dict[str, Any] = json.loads(text)
         seal = meta["sha256"]
-        return meta if _sha256(text.replace(seal, _UNSEALED).encode()) == seal else None
+        unsealed = text.replace(_SEAL.format(seal), _UNSEALED)
+        return meta if _sha256(unsealed.encode()) == seal else None
     except (OSError, ValueError, KeyError, TypeError):
         return None
 
@@ -167,9 +169,9 @@ def store(root: Path, key: str, slug: str, files: Mapping[str, str], meta: dict[
     ``meta`` gains ``files`` (name -> SHA-256) and ``sha256``, its own. Removes what an earlier
     failure of the same run had left under ``.failed``.
     """
-    hashes = {name: _sha256(text.encode()) for name, text in files.items()}
-    run = dumps({**meta, "files": hashes, "sha256": _UNSEALED})
-    sealed = run.replace(_UNSEALED, _sha256(run.encode()))
+    hashes = {name: _sha256(encoded(text)) for name, text in files.items()}
+    run = dumps({**meta, "files": hashes, "sha256": "0" * 64})
+    sealed = run.replace(_UNSEALED, _SEAL.format(_sha256(encoded(run))))
     target = _put(root, folder_of(root, key, slug), {**files, RUN_FILE: sealed})
     remove(failed_folder(root, key, slug))
     return target
@@ -206,7 +208,7 @@ def _put(root: Path, target: Path, files: Mapping[str, str]) -> Path:
         path = building / name
         path.parent.mkdir(parents=True, exist_ok=True)
         with naming(path):
-            path.write_bytes(text.encode())
+            path.write_bytes(encoded(text))
     target.parent.mkdir(parents=True, exist_ok=True)
     aside = building.with_name(building.name + "-old")
     if target.exists():
