@@ -18,7 +18,7 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 from labkit.errors import LabkitError, UsageError
-from labkit.files import write_atomically
+from labkit.files import CONTROL, write_atomically
 from labkit.kit import command
 from labkit.kit.command import Commands, argument, option
 from labkit.kit.report import Report, Sheet
@@ -69,6 +69,24 @@ def test_units_in_names_decide_how_numbers_print() -> None:
     text = run("cost", "cifar100", "--limit", "100")
     for part in ("limit  100 W", "as given", "1,234 J", "25.00 %", "Nothing is measured."):
         assert part in text
+
+
+def test_nothing_that_a_terminal_obeys_reaches_it() -> None:
+    hostile = "\x1b[31mred\x07\x9b1m"
+    table = pd.DataFrame({"name": [hostile], hostile: [1]})
+    report = Report(
+        title=hostile,
+        lead=hostile,
+        facts=[(hostile, hostile, hostile)],
+        tables=[Sheet(table=table, heading=hostile, note=hostile)],
+        banner=hostile,
+        notes=[hostile],
+    )
+    for shown in (report, Report(text=hostile)):
+        written = io.StringIO()
+        shown.print(Console(file=written, width=120))
+        assert CONTROL.findall(written.getvalue()) == []
+        assert "\\x1b[31mred" in written.getvalue()
 
 
 def test_json_alone_on_standard_output() -> None:

@@ -24,7 +24,7 @@ from labkit.workbook import notebooks
 from labkit.workbook.export import clean
 from labkit.workbook.notebooks import PLOTLY_MIME, WIDGET_VIEW, joined
 from labkit.workbook.review import tally
-from labkit.workbook.review.claims import CLAIMS_MIME, check_form
+from labkit.workbook.review.claims import CLAIMS_MIME, records_in
 
 if TYPE_CHECKING:
     from bs4 import BeautifulSoup, Tag
@@ -121,9 +121,7 @@ class Markup:
     def _claims(self, data: Mapping[str, Any]) -> str:
         """Claims in five columns; the notebook's own table, with the rules, unfolds."""
         whole = self._clean(joined(data.get("text/html", "")))
-        for claim in data[CLAIMS_MIME]:
-            check_form(claim)
-        rows = [tally.row(claim) for claim in data[CLAIMS_MIME]]
+        rows = [tally.row(claim) for claim in records_in(data[CLAIMS_MIME])]
         return render("claims.html.j2", claims=rows, whole=whole, legend=tally.LEGEND)
 
     def _plot(self, figure: Mapping[str, Any]) -> str:

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any
 
 from labkit import files
 from labkit.workbook.review import claims
-from labkit.workbook.review.verdicts import are_numbers
+from labkit.workbook.review.verdicts import are_numbers, is_finite
 from labkit.workbook.run import results
 
 if TYPE_CHECKING:
@@ -91,12 +91,8 @@ def _digest(path: Path) -> str:
 
 def _single_number(value: Any) -> float | None:
     """A number that a column of numbers can hold; None for anything else."""
-    if not are_numbers(value) or isinstance(value, list):
-        return None
-    try:
-        return float(value)
-    except OverflowError:  # a whole number of more than 308 digits
-        return None
+    is_number = are_numbers(value) and not isinstance(value, list) and is_finite(value)
+    return float(value) if is_number else None
 
 
 def _json(value: Any) -> str:
@@ -199,7 +195,7 @@ def _column(values: list[Any]) -> list[Any]:
 def _fits_a_column(value: Any) -> bool:
     if isinstance(value, int):
         return not isinstance(value, bool) and -(2**63) <= value < 2**63
-    return _single_number(value) is not None
+    return isinstance(value, float)
 
 
 def swept(table: pd.DataFrame) -> list[str]:
