@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import stat
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -217,6 +219,33 @@ def test_yaml_is_read_as_another_parser_reads_it(path: str) -> None:
 def test_what_is_no_single_mapping_of_text_is_refused(text: str) -> None:
     with pytest.raises(BadFile, match=r"x\.yaml.*not valid YAML"):
         files.parse_yaml(Path("x.yaml"), text)
+
+
+@pytest.mark.parametrize("depth", [files.DEEPEST, 330, 25_000])
+@pytest.mark.parametrize(("opened", "closed"), [("[", "]"), ("{a: ", "}"), ("- ", ""), ("? ", "")])
+def test_depth_is_bounded_before_the_parser_runs_out_of_stack(
+    tmp_path: Path, opened: str, closed: str, depth: int
+) -> None:
+    """In a process of its own: the parser in C ends it with a segmentation fault."""
+    path = write(tmp_path / "x.yaml", f"a:\n {opened * depth}1{closed * depth}\n")
+    code = "import sys, pathlib, labkit.files as f; f.load_yaml(pathlib.Path(sys.argv[1]))"
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(path)], stderr=subprocess.PIPE, text=True
+    )
+    says = rf"BadFile: {path}:2: not valid YAML: lists or mappings more than {files.DEEPEST} deep"
+    assert says in done.stderr
+    if opened != "? ":  # a key that is no text is refused anyway
+        nested = opened * (files.DEEPEST - 2) + "1" + closed * (files.DEEPEST - 2)
+        assert files.parse_yaml(path, f"a:\n {nested}\n")
+
+
+@pytest.mark.parametrize(
+    "number", ["9" * 4301, "0x" + "f" * 4000, "1_" * 2000 + "1", "-" + "1" * 1000]
+)
+def test_a_whole_number_of_thousands_of_digits_is_refused(number: str) -> None:
+    with pytest.raises(BadFile, match=r"x\.yaml:2.*a whole number of more than 1000 digits"):
+        files.parse_yaml(Path("x.yaml"), f"a: 1\nb: {number}\n")
+    assert files.parse_yaml(Path("x.yaml"), f"b: {'9' * 1000}\n")["b"] == 10**1000 - 1
 
 
 def test_a_missing_file_says_so(tmp_path: Path) -> None:
