@@ -263,6 +263,32 @@ def test_clean_lists_first_and_keeps_what_holds(root: Path, said: Any) -> None:
     assert [each.folder.name for each in inventory.inventory(root)] == ["num_stages=2"]
 
 
+def test_clean_leaves_alone_what_no_run_wrote(root: Path, said: Any) -> None:
+    """Folders of somebody's own in results/, and what links there lead to."""
+    said("run", "zeus", "--sweep", "num_stages=2,4")
+    victim = root.parent / "victim" / "thesis"
+    victim.mkdir(parents=True)
+    (victim / "run.json").write_text("{}")
+    (root / "results/evil").symlink_to(victim.parent)
+    (root / "results/ghost").mkdir()
+    (root / "results/ghost/thesis").symlink_to(victim)
+    plots = root / "results/myplots"
+    for name, file in (("run1", "log.txt"), ("run2", "run.json"), ("run3", "myplots.ipynb")):
+        (plots / name).mkdir(parents=True)
+        (plots / name / file).write_text("")
+        (plots / name / "thesis.dat").write_text("years of work")
+    (root / "results/zeus/num_stages=2/notes.md").write_text("mine")
+    text = said("clean", "--yes", "--sweeps")
+    assert "nothing to clear away" in text
+    assert "results/evil/thesis  left alone: reached by a link" in text
+    assert "results/ghost/thesis  left alone: reached by a link" in text
+    assert "results/myplots/run2  left alone: no run wrote thesis.dat" in text
+    assert "results/zeus/num_stages=2  left alone: no run wrote notes.md" in text
+    assert "myplots/run1" not in text
+    assert (victim / "run.json").exists()
+    assert len(list(plots.rglob("thesis.dat"))) == 3
+
+
 def test_clean_takes_stale_sweeps_and_parameters_that_are_gone(root: Path, said: Any) -> None:
     said("run", "zeus", "--sweep", "num_stages=2,4", "--sweep", "seed=0,1")
     workbook(root, zeus=(("seed: int = 0", "parameters"), "run()"))

@@ -54,7 +54,8 @@ def refresh(root: Path, *writers: Callable[[Path], Path]) -> list[Path]:
         if _is_current(folder, stamp):
             return []
         for half in folder.glob(".*.tmp"):  # of a run that was killed while it wrote here
-            half.unlink()
+            if half.is_file():
+                half.unlink()
         for damaged in _altered(folder, _note(folder)):  # a writer may keep what it finds
             damaged.unlink(missing_ok=True)
         written = [writer(root) for writer in writers]
