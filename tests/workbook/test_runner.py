@@ -330,7 +330,8 @@ def test_only_what_changed_runs_again(tmp_path: Path) -> None:
 def test_the_longest_goes_first_and_the_untimed_before(tmp_path: Path) -> None:
     root = workbook(tmp_path / "wb", quick=("1",), slow=("2",), new=("3",))
     for key, duration_s in (("quick", 1.0), ("slow", 9.0)):
-        results.store(root, key, "default", {}, {"parameters": {}, "duration_s": duration_s})
+        meta = {"parameters": {}, "duration_s": duration_s}
+        results.store(root, key, "default", {"claims.json": "[]"}, meta)
     watcher = Recorder()
     go(root, watcher=watcher, num_jobs=1)
     assert watcher.began == ["new", "slow", "quick"]
