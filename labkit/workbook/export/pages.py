@@ -157,7 +157,7 @@ def write_slides(
         shows=source.words,
         problems=problems,
         num_slides=count,
-        num_bytes=len(html.encode()),
+        num_bytes=len(files.encoded(html)),
         warning=warning,
     )
 
