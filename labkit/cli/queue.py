@@ -298,9 +298,7 @@ def export(
     ),
     status: list[str] = STATUS,
     tag: list[str] = TAG,
-    output: Path = typer.Option(
-        None, "--output", "-o", help="A file instead of the screen, which is -."
-    ),
+    output: Path = typer.Option(Path("-"), "--output", "-o", help="A file instead of the screen."),
 ) -> None:
     """BibTeX of a selection, as it stands in the bibliography (Zotero and papis read it).
 
@@ -315,12 +313,11 @@ def export(
         asked = {key: catalogue[key] for key in keys}
         chosen = [paper for paper in asked.values() if paper in chosen]
     text = "\n\n".join(catalogue.entry(paper.key).text for paper in chosen)
-    if output is None or is_stdout(output):
-        typer.echo(text)
-        return
     if output.resolve() == (catalogue.root / bibliography.FILE).resolve():
         raise UsageError(f"{output} is the bibliography itself; name another file")
     deliver(output, lambda path: write_atomically(path, text + "\n"))
+    if is_stdout(output):
+        return
     count = "1 entry" if len(chosen) == 1 else f"{len(chosen)} entries"
     _console().print(f"{count} in {output}", markup=False)
 

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import io
 import re
 import sys
 import tempfile
@@ -102,12 +103,21 @@ def deliver(path: Path, write: Callable[[Path], Written]) -> Written:
         with tempfile.TemporaryDirectory() as folder:
             file = Path(folder) / "output"
             written = write(file)
-            text = file.read_bytes().decode()
-        sys.stdout.write(text)
-        sys.stdout.flush()
+            content = file.read_bytes()
+        _to_stdout(content)
         return written
     except OSError as error:
         raise cannot_write(error, path) from None
+
+
+def _to_stdout(content: bytes) -> None:
+    """Write a file's bytes, which are UTF-8 whatever the terminal's encoding is."""
+    sys.stdout.flush()
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.buffer.write(content)
+    else:
+        sys.stdout.write(content.decode())
+    sys.stdout.flush()
 
 
 def cannot_write(error: OSError, path: Path | None = None) -> LabkitError:
