@@ -67,6 +67,7 @@ def _end_with_parent(pipe: Connection, folder: str) -> None:
     processes.end(processes.descendants(os.getpid()), wait_s=0)
     processes.end_marked(folder, processes.KERNEL_MARK)
     processes.remove_sockets(processes.socket_prefix(pid=os.getpid()))
+    processes.sweep_folders()
     shutil.rmtree(folder, ignore_errors=True)
     os._exit(1)
 
