@@ -57,11 +57,21 @@ def workbook_around(start: Path | None = None) -> Path | None:
         if (root / MARKER).is_file():
             return root
         raise UsageError(f"LABKIT_ROOT={configured} is not a workbook: it holds no {MARKER}")
-    begin = (start or Path.cwd()).resolve()
+    begin = (start or _working_folder()).resolve()
     for folder in (begin, *begin.parents, *PACKAGE.parents):
         if (folder / MARKER).is_file():
             return folder
     return None
+
+
+def _working_folder() -> Path:
+    """Find the working directory; raises UsageError where somebody removed it meanwhile."""
+    try:
+        return Path.cwd()
+    except FileNotFoundError:
+        raise UsageError(
+            "the working directory is gone; change into one that exists (cd), then repeat"
+        ) from None
 
 
 def shipped(name: str, root: Path | None = None) -> Path:

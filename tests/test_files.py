@@ -13,6 +13,7 @@ import pytest
 from pydantic import BaseModel, ConfigDict, Field
 
 from labkit import files
+from labkit.cli import main
 from labkit.errors import BadFile, UsageError
 
 ROOT = files.project_root()
@@ -112,6 +113,19 @@ def test_shipped_data_are_the_workbook_s_own_else_the_installed_copy(
     monkeypatch.setenv("LABKIT_ROOT", str(outside))
     with pytest.raises(UsageError, match=r"LABKIT_ROOT=.* is not a workbook"):
         files.shipped("data/models.yaml")
+
+
+def test_a_working_directory_that_is_gone_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.delenv("LABKIT_ROOT", raising=False)
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    monkeypatch.chdir(gone)
+    gone.rmdir()
+    for words in (["queue"], ["results", "--csv", "x.csv"], ["memory", "plan", "llama-2-7b"]):
+        assert main(words) == 2
+        assert "the working directory is gone" in capsys.readouterr().err
 
 
 def test_a_wrong_root_is_refused_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,7 +14,6 @@ from labkit import cluster, planner, serving
 from labkit.errors import BadFile
 from labkit.kit import tables
 from labkit.pipeline import EnergyProfile
-from labkit.serving import Program
 from labkit.workbook.review import points
 
 
@@ -84,13 +83,11 @@ CHAIN = (
     "embed,0.1,0.2,100,100,10\nhead,0.1,0.2,100,100,10\n"
 )
 PROFILE = "stage,instruction,frequency,time,energy\n0,forward,1400,0.1,20\n0,backward,1400,0.2,40\n"
-KERNELS = "kernel,blocks,total_us,waves_us\nrelu,80,12.5,6 6\n"
 READERS: dict[str, tuple[str, Callable[[Path], Any]]] = {
     "jobs": (JOBS, cluster.from_csv),
     "requests": ("arrival_s,prompt_tokens,output_tokens\n0,5,1\n", serving.from_csv),
     "chain": (CHAIN, planner.Chain.read),
     "profile": (PROFILE, lambda path: EnergyProfile.from_csv(path, blocking_power_w=70.0)),
-    "kernels": (KERNELS, Program.read),
 }
 """A right file of each reader of an engine's."""
 

@@ -123,6 +123,14 @@ def test_a_failed_cell_is_told_and_the_notebook_kept(tmp_path: Path) -> None:
     assert "ZeroDivisionError" in (tmp_path / "out.ipynb").read_text()
 
 
+def test_asserts_hold_whatever_the_environment_says(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PYTHONOPTIMIZE", "1")
+    with pytest.raises(PapermillExecutionError, match="AssertionError"):
+        execute(tmp_path, "assert False")
+
+
 @pytest.mark.parametrize("limit", ["cell", "notebook"])
 def test_past_the_limit_the_kernel_and_its_children_are_killed(tmp_path: Path, limit: str) -> None:
     """Also where they ignore signals, lead sessions of their own, or are daemons by now."""

@@ -193,7 +193,7 @@ def _parser(text: str) -> Any:
     from pybtex.scanner import PybtexSyntaxError
     from pybtex.utils import CaseInsensitiveDict
 
-    class Parser(LowLevelParser):  # type: ignore[misc]
+    class Parser(LowLevelParser):
         inserted = 0
 
         def substitute_macro(self, name: str) -> str:

@@ -138,7 +138,9 @@ class LabkitClient(PapermillNotebookClient):
         below = []
         # A run that a reader starts from a live notebook has no reader of its own.
         given = {**os.environ, **kwargs.get("env", {})}
-        kwargs["env"] = {"LABKIT_LIVE": "0", **given, processes.KERNEL_MARK: self._mark}
+        # Asserts judge the results, so nobody's settings may leave them out.
+        ours = {"PYTHONOPTIMIZE": "", processes.KERNEL_MARK: self._mark}
+        kwargs["env"] = {"LABKIT_LIVE": "0", **given, **ours}
         try:
             with super().setup_kernel(**kwargs):
                 group = getattr(self.km.provisioner, "pgid", None)
