@@ -21,6 +21,10 @@ if TYPE_CHECKING:
     Item = TypeVar("Item")
 
 MARKER = "reading_queue.yaml"
+DEEPEST = 64
+"""Lists and mappings inside one another that a YAML file may have."""
+MOST_DIGITS = 1000
+"""Digits that a whole number of a YAML file may have."""
 PACKAGE = Path(__file__).resolve().parent
 """The folder of the installed package ``labkit``."""
 CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x84\x86-\x9f]")
@@ -53,11 +57,21 @@ def workbook_around(start: Path | None = None) -> Path | None:
         if (root / MARKER).is_file():
             return root
         raise UsageError(f"LABKIT_ROOT={configured} is not a workbook: it holds no {MARKER}")
-    begin = (start or Path.cwd()).resolve()
+    begin = (start or _working_folder()).resolve()
     for folder in (begin, *begin.parents, *PACKAGE.parents):
         if (folder / MARKER).is_file():
             return folder
     return None
+
+
+def _working_folder() -> Path:
+    """Find the working directory; raises UsageError where somebody removed it meanwhile."""
+    try:
+        return Path.cwd()
+    except FileNotFoundError:
+        raise UsageError(
+            "the working directory is gone; change into one that exists (cd), then repeat"
+        ) from None
 
 
 def shipped(name: str, root: Path | None = None) -> Path:
@@ -80,16 +94,34 @@ def shipped(name: str, root: Path | None = None) -> Path:
     return home / name
 
 
+def encoded(text: str) -> bytes:
+    """Encode as UTF-8; half of a surrogate pair, which UTF-8 cannot hold, becomes its escape.
+
+    >>> encoded("é\\ud800").decode()
+    'é\\\\ud800'
+    """
+    return text.encode("utf-8", "backslashreplace")
+
+
 def write_atomically(path: Path, content: str | bytes) -> None:
     """Write ``content`` to ``path`` so that a reader, or a crash, sees the old file or the new.
+
+    A link stays, and the file it leads to is written. What is no file, such as a device or a pipe,
+    cannot be replaced by one: it is written to as it stands.
 
     Raises:
         BadFile: the path is a folder.
     """
     if path.is_dir():
         raise BadFile(path, "is a folder", valid="the path of a file to write")
+    data = encoded(content) if isinstance(content, str) else content
+    if path.exists() and not path.is_file():
+        with naming(path):
+            path.write_bytes(data)
+        return
+    if path.is_symlink():
+        path = Path(os.path.realpath(path))
     path.parent.mkdir(parents=True, exist_ok=True)
-    data = content.encode() if isinstance(content, str) else content
     handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".tmp")
     try:
         with naming(path), os.fdopen(handle, "wb") as stream:
@@ -185,8 +217,8 @@ def _loader() -> Any:
     """Make PyYAML's safe parser in C, fifteen times as fast as one in Python, follow YAML 1.2's
     rules.
 
-    Dates stay texts: the model reads them, and says of which field one is no day. Repeated keys and
-    control characters are refused.
+    Dates stay texts: the model reads them, and says of which field one is no day. Repeated keys,
+    control characters, and what is too deep or too long to handle are refused.
     """
     import yaml
 
@@ -196,6 +228,18 @@ def _loader() -> Any:
     class Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc]
         yaml_implicit_resolvers: ClassVar[dict[Any, Any]] = {}
 
+        depth = 0
+
+        def descend_resolver(self, parent: Any, index: Any) -> None:
+            self.depth += 1
+            if self.depth > DEEPEST:  # before the parser in C has no stack left
+                raise refusal(f"lists or mappings more than {DEEPEST} deep", parent)
+            super().descend_resolver(parent, index)
+
+        def ascend_resolver(self) -> None:
+            self.depth -= 1
+            super().ascend_resolver()
+
         def construct_scalar(self, node: Any) -> Any:
             value = super().construct_scalar(node)
             if isinstance(value, str) and CONTROL.search(value):
@@ -204,6 +248,8 @@ def _loader() -> Any:
 
         def construct_int(self, node: Any) -> int:
             text = str(self.construct_scalar(node))
+            if len(text) > MOST_DIGITS:
+                raise refusal(f"a whole number of more than {MOST_DIGITS} digits", node)
             return int(text, 0) if text[:2] in ("0o", "0x") else int(text)
 
         def construct_map(self, node: Any) -> _Mapping:

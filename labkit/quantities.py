@@ -7,6 +7,7 @@ labelled. :func:`formatted` is the formatter of every report: the unit follows f
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Callable
 from decimal import ROUND_DOWN, ROUND_HALF_EVEN, ROUND_HALF_UP, Decimal
 from fractions import Fraction
@@ -29,6 +30,17 @@ BYTES = {"B": 1, **_DECIMAL, "KiB": KIB, "MiB": MIB, "GiB": GIB, "TiB": TIB}
 """Bytes in each unit of memory."""
 
 Cut = Literal["exact", "rounded", "truncated", "differs"]
+
+
+def is_finite_number(value: object) -> bool:
+    """Tell whether ``value`` is a number that is finite as a float; truths are none.
+
+    >>> is_finite_number(3), is_finite_number(10**400), is_finite_number(True)
+    (True, False, False)
+    """
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return False
+    return abs(value) <= sys.float_info.max
 
 
 def format_bytes(num_bytes: float) -> str:

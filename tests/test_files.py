@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import os
+import stat
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +13,7 @@ import pytest
 from pydantic import BaseModel, ConfigDict, Field
 
 from labkit import files
+from labkit.cli import main
 from labkit.errors import BadFile, UsageError
 
 ROOT = files.project_root()
@@ -47,6 +51,36 @@ def test_a_write_keeps_the_file_s_mode(tmp_path: Path) -> None:
     assert (path.read_text(), path.stat().st_mode & 0o777) == ("new", 0o755)
 
 
+def test_a_link_stays_and_the_file_it_leads_to_is_written(tmp_path: Path) -> None:
+    shared = tmp_path / "shared"
+    shared.mkdir()
+    path = write(shared / "queue.yaml", "old")
+    link = tmp_path / "queue.yaml"
+    link.symlink_to("shared/queue.yaml")
+    files.write_atomically(link, "new")
+    assert (link.is_symlink(), path.read_text()) == (True, "new")
+    ahead = tmp_path / "ahead.yaml"
+    ahead.symlink_to("shared/later.yaml")
+    files.write_atomically(ahead, "first")
+    assert (shared / "later.yaml").read_text() == "first"
+    assert [p.name for p in shared.glob(".*")] == []
+
+
+def test_a_pipe_or_a_device_is_written_to_and_stays(tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+    files.write_atomically(pipe, "rows")
+    assert os.read(reader, 10) == b"rows"
+    assert stat.S_ISFIFO(pipe.stat().st_mode)
+    full = tmp_path / "full"  # a link, so that no device can be lost should the test fail
+    full.symlink_to("/dev/full")
+    with pytest.raises(OSError, match="full") as caught:
+        files.write_atomically(full, "rows")
+    assert caught.value.filename == str(full)
+    assert full.is_symlink()
+
+
 def test_the_root_is_found_from_a_folder_below(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -79,6 +113,19 @@ def test_shipped_data_are_the_workbook_s_own_else_the_installed_copy(
     monkeypatch.setenv("LABKIT_ROOT", str(outside))
     with pytest.raises(UsageError, match=r"LABKIT_ROOT=.* is not a workbook"):
         files.shipped("data/models.yaml")
+
+
+def test_a_working_directory_that_is_gone_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.delenv("LABKIT_ROOT", raising=False)
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    monkeypatch.chdir(gone)
+    gone.rmdir()
+    for words in (["queue"], ["results", "--csv", "x.csv"], ["memory", "plan", "llama-2-7b"]):
+        assert main(words) == 2
+        assert "the working directory is gone" in capsys.readouterr().err
 
 
 def test_a_wrong_root_is_refused_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -186,6 +233,33 @@ def test_yaml_is_read_as_another_parser_reads_it(path: str) -> None:
 def test_what_is_no_single_mapping_of_text_is_refused(text: str) -> None:
     with pytest.raises(BadFile, match=r"x\.yaml.*not valid YAML"):
         files.parse_yaml(Path("x.yaml"), text)
+
+
+@pytest.mark.parametrize("depth", [files.DEEPEST, 330, 25_000])
+@pytest.mark.parametrize(("opened", "closed"), [("[", "]"), ("{a: ", "}"), ("- ", ""), ("? ", "")])
+def test_depth_is_bounded_before_the_parser_runs_out_of_stack(
+    tmp_path: Path, opened: str, closed: str, depth: int
+) -> None:
+    """In a process of its own: the parser in C ends it with a segmentation fault."""
+    path = write(tmp_path / "x.yaml", f"a:\n {opened * depth}1{closed * depth}\n")
+    code = "import sys, pathlib, labkit.files as f; f.load_yaml(pathlib.Path(sys.argv[1]))"
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(path)], stderr=subprocess.PIPE, text=True
+    )
+    says = rf"BadFile: {path}:2: not valid YAML: lists or mappings more than {files.DEEPEST} deep"
+    assert says in done.stderr
+    if opened != "? ":  # a key that is no text is refused anyway
+        nested = opened * (files.DEEPEST - 2) + "1" + closed * (files.DEEPEST - 2)
+        assert files.parse_yaml(path, f"a:\n {nested}\n")
+
+
+@pytest.mark.parametrize(
+    "number", ["9" * 4301, "0x" + "f" * 4000, "1_" * 2000 + "1", "-" + "1" * 1000]
+)
+def test_a_whole_number_of_thousands_of_digits_is_refused(number: str) -> None:
+    with pytest.raises(BadFile, match=r"x\.yaml:2.*a whole number of more than 1000 digits"):
+        files.parse_yaml(Path("x.yaml"), f"a: 1\nb: {number}\n")
+    assert files.parse_yaml(Path("x.yaml"), f"b: {'9' * 1000}\n")["b"] == 10**1000 - 1
 
 
 def test_a_missing_file_says_so(tmp_path: Path) -> None:

@@ -5,6 +5,8 @@ Exit codes: 0 fine, 1 something failed, 2 wrong use.
 
 from __future__ import annotations
 
+import io
+import sys
 from functools import cache
 from importlib import import_module
 from typing import Any
@@ -88,6 +90,9 @@ def _options(
 
 def main(argv: list[str] | None = None) -> int:
     """Run one command and return its exit code; every foreseen error is one paragraph on stderr."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):  # a sign that the terminal lacks ends no command
+            stream.reconfigure(errors="replace")
     try:
         _whole(app)(args=argv, prog_name="labkit")
     except (LabkitError, OSError) as error:

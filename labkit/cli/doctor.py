@@ -432,7 +432,7 @@ def doctor(
         rows = [asdict(finding) for finding in findings]
         listed = [{"found" if k == "observed" else k: row[k] for k in row} for row in rows]
         report = {"ok": not failed, "findings": listed}
-        typer.echo(json.dumps(report, indent=1, ensure_ascii=False))
+        typer.echo(json.dumps(report, indent=1))
     else:
         _show(findings if everything else list(_folded(findings)))
     if failed:

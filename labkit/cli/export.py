@@ -12,7 +12,7 @@ from rich.text import Text
 
 from labkit import files
 from labkit.cli.run import complete_notebooks
-from labkit.kit.command import example_lines, expanded, option
+from labkit.kit.command import deliver, example_lines, expanded, is_stdout, option
 from labkit.kit.report import Report
 
 _COMPARISONS = (
@@ -37,7 +37,10 @@ def slides(
         help="Show the run with this parameter instead of the default one; repeatable.",
     ),
     out: Path | None = typer.Option(
-        None, "--out", "-o", help="File to write. Default: results/slides/KEY.html."
+        None,
+        "--out",
+        "-o",
+        help="File to write; - for standard output. Default: results/slides/KEY.html.",
     ),
 ) -> None:
     """Write a paper's slides as one HTML file that works with no network.
@@ -59,11 +62,15 @@ def slides(
     from labkit.workbook.export import pages
 
     root = files.project_root()
-    written = pages.write_slides(root, key, param, out)
-    console = Console(soft_wrap=True)
-    size_mb = written.path.stat().st_size / 1e6
+    to_stdout = is_stdout(out)
+    if out is None:
+        written = pages.write_slides(root, key, param)
+    else:
+        written = deliver(out, lambda path: pages.write_slides(root, key, param, path))
+    console = Console(soft_wrap=True, stderr=to_stdout)
+    size_mb = written.num_bytes / 1e6
     console.print(
-        f"[green]✔[/green] {written.path}\n"
+        f"[green]✔[/green] {'standard output' if to_stdout else written.path}\n"
         f"  {written.num_slides} slides of {key} ({written.shows}), {size_mb:.1f} MB, one file"
     )
     errors = Console(stderr=True, soft_wrap=True)
@@ -138,8 +145,6 @@ def compare(
 
     report = comparison.compare(files.project_root(), keys)
     text = comparison.markdown(report)
-    if markdown == Path("-"):
-        return Report(text=text.rstrip())
     report.files = {"Markdown": (markdown, lambda path: files.write_atomically(path, text))}
     return report
 

@@ -18,7 +18,7 @@ from rich.text import Text
 
 from labkit.errors import UsageError
 from labkit.files import project_root, write_atomically
-from labkit.kit.command import completing
+from labkit.kit.command import completing, deliver, is_stdout
 
 if TYPE_CHECKING:
     from labkit.workbook.queue.bibliography import Entry
@@ -311,7 +311,7 @@ def export(
     ),
     status: list[str] = STATUS,
     tag: list[str] = TAG,
-    output: Path = typer.Option(None, "--output", "-o", help="A file instead of the screen."),
+    output: Path = typer.Option(Path("-"), "--output", "-o", help="A file instead of the screen."),
 ) -> None:
     """BibTeX of a selection, as it stands in the bibliography (Zotero and papis read it).
 
@@ -326,12 +326,11 @@ def export(
         asked = {key: catalogue[key] for key in keys}
         chosen = [paper for paper in asked.values() if paper in chosen]
     text = "\n\n".join(catalogue.entry(paper.key).text for paper in chosen)
-    if output is None:
-        typer.echo(text)
-        return
     if output.resolve() == (catalogue.root / bibliography.FILE).resolve():
         raise UsageError(f"{output} is the bibliography itself; name another file")
-    write_atomically(output, text + "\n")
+    deliver(output, lambda path: write_atomically(path, text + "\n"))
+    if is_stdout(output):
+        return
     count = "1 entry" if len(chosen) == 1 else f"{len(chosen)} entries"
     _console().print(f"{count} in {output}", markup=False)
 

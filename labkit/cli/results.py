@@ -220,7 +220,11 @@ def clean(
         old = (s for s in stored if inventory.is_clearable(s, sweeps=sweeps, defaults=defaults))
         return {each.folder: each for each in old}
 
-    chosen = listed()
+    found = listed()
+    chosen = {folder: each for folder, each in found.items() if not each.kept_because}
+    for folder in found.keys() - chosen.keys():
+        why = found[folder].kept_because
+        console.print(f"{folder.relative_to(root)}  left alone: {why}", markup=False)
     for folder, each in chosen.items():
         console.print(
             f"{folder.relative_to(root)}  {each.state}: {each.reason or 'of a sweep'}", markup=False

@@ -88,7 +88,7 @@ def check(
             "findings": [asdict(finding) for finding in report.findings],
             "upcoming": [asdict(finding) for finding in report.upcoming],
         }
-        typer.echo(json.dumps(content, indent=1, ensure_ascii=False))
+        typer.echo(json.dumps(content, indent=1))
     else:
         _show(report)
     if not report.is_clean:

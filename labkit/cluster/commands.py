@@ -134,6 +134,8 @@ def simulate(
     """One policy on one trace: completion times, utilisation, and what jobs waited for."""
     gpus = machines.only
     trace = jobs.read(gpus.num_gpus)
+    if why:
+        trace.index_of(why)  # refuses a job that is not there before anything is simulated
     named = cluster.named(policy, restart_s=machines.restart)
     run = cluster.simulate(trace, gpus, named, placement=machines.placement)
     summary = run.summary(warmup=machines.warmup)

@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from labkit.errors import BadFile, BadValue
+from labkit.kit import tables
 from labkit.kit.describe import checked
 
 if TYPE_CHECKING:
@@ -225,31 +226,7 @@ def read_csv(
         BadFile: a column is missing, or a value cannot be; it names row, column and value.
     """
     path = Path(path)
-    return from_table(kind, texts_of(path), path, columns, name or path.stem)
-
-
-def texts_of(
-    path: Path, *, sep: str = ",", valid: str = "a CSV file with headings"
-) -> pd.DataFrame:
-    """Read a file's table as texts.
-
-    Args:
-        path: the file.
-        sep: what separates its fields.
-        valid: what the file should hold, for the error.
-
-    Raises:
-        BadFile: there is no file, or no table in it.
-    """
-    import pandas as pd
-
-    try:
-        return pd.read_csv(path, sep=sep, dtype=str, keep_default_na=False)
-    except FileNotFoundError:
-        raise BadFile(path, "the file is missing") from None
-    except (OSError, UnicodeDecodeError, ValueError) as error:
-        problem = " ".join(str(error).split())
-        raise BadFile(path, f"is no table: {problem}", valid=valid) from None
+    return from_table(kind, tables.texts(path), path, columns, name or path.stem)
 
 
 def from_table(
@@ -259,7 +236,7 @@ def from_table(
 
     Args:
         kind: the class of the record.
-        table: the texts.
+        table: the texts; its index holds their lines, as :func:`labkit.kit.tables.texts` has them.
         path: where errors say that they stand.
         columns: the table's own spellings, by our names.
         name: what the record is called.
@@ -288,6 +265,10 @@ def _spellings(
     if unknown := set(columns) - set(kind.COLUMNS):
         valid = ", ".join(kind.COLUMNS)
         raise BadValue(f"from_csv: columns names {sorted(unknown)[0]!r}; valid: {valid}")
+    if twice := [text for text in columns.values() if list(columns.values()).count(text) > 1]:
+        raise BadValue(
+            f"from_csv: columns names {twice[0]!r} twice; valid: a column of its own each"
+        )
     spelt = dict(columns)
     for name, column in kind.COLUMNS.items():
         if near := [heading for heading in column.spellings if heading in table.columns]:
@@ -351,11 +332,11 @@ def _parsed(
 
 
 def _bad(kind: type[Arrivals], path: Path, fault: _Fault, texts: pd.Series[str]) -> BadFile:
-    """Say where the fault stands: a table's index counts the lines below its headings."""
+    """Say where the fault stands."""
     return BadFile(
         path,
         fault.problem,
-        line=texts.index[fault.row] + 2,
+        line=int(texts.index[fault.row]),
         field=str(texts.name),
         value=fault.value,
         valid=kind.COLUMNS[fault.column].valid,

@@ -16,13 +16,15 @@ from __future__ import annotations
 
 import functools
 import inspect
+import io
 import re
 import sys
+import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, fields, is_dataclass
 from pathlib import Path
-from typing import Annotated, Any, get_type_hints
+from typing import Annotated, Any, TypeVar, get_type_hints
 
 import typer
 
@@ -34,9 +36,9 @@ from labkit.quantities import BYTES
 _BYTES = {"": 1, **BYTES}
 _NUMBER = re.compile(r"([+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?)\s*([A-Za-z]*)")
 _OUTPUTS = """
-    Every command takes [cyan]--json FILE[/cyan], or [cyan]-[/cyan] for standard output (keys end
-    in their unit, a _fraction of 0.05 is 5 %, null is what is missing), [cyan]--html FILE[/cyan]
-    for a page with figures, and [cyan]--csv FILE[/cyan] for its rows.
+    Every command takes [cyan]--json FILE[/cyan] (keys end in their unit, a _fraction of 0.05 is
+    5 %, null is what is missing), [cyan]--html FILE[/cyan] for a page with figures, and
+    [cyan]--csv FILE[/cyan] for its rows; a FILE of [cyan]-[/cyan] is standard output.
 """
 
 
@@ -81,39 +83,100 @@ def completing(names: Callable[[], Iterable[str]]) -> Callable[[str], list[str]]
     return complete
 
 
+def is_stdout(path: Path | None) -> bool:
+    """Tell whether an output's path means standard output: ``-``, or its device."""
+    return str(path) in ("-", "/dev/stdout", "/dev/fd/1", "/proc/self/fd/1")
+
+
+Written = TypeVar("Written")
+
+
+def deliver(path: Path, write: Callable[[Path], Written]) -> Written:
+    """Have ``write`` write its file at ``path``, or to standard output where that is ``-``.
+
+    Raises:
+        LabkitError: it cannot be written there.
+    """
+    try:
+        if not is_stdout(path):
+            return write(path)
+        with tempfile.TemporaryDirectory() as folder:
+            file = Path(folder) / "output"
+            written = write(file)
+            content = file.read_bytes()
+        _to_stdout(content)
+        return written
+    except OSError as error:
+        raise cannot_write(error, path) from None
+
+
+def _to_stdout(content: bytes) -> None:
+    """Write a file's bytes, which are UTF-8 whatever the terminal's encoding is."""
+    sys.stdout.flush()
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.buffer.write(content)
+    else:
+        sys.stdout.write(content.decode())
+    sys.stdout.flush()
+
+
+def cannot_write(error: OSError, path: Path | None = None) -> LabkitError:
+    """Make the error that an output cannot be written, from the system's own.
+
+    Args:
+        error: what the system said.
+        path: the output; default: the error's file, or else standard output.
+    """
+    place = "standard output" if is_stdout(path) else path or error.filename or "standard output"
+    return LabkitError(f"cannot write {place}: {error.strerror or error}")
+
+
 @dataclass(frozen=True, kw_only=True)
 class Output:
     """Says where a report goes besides the terminal."""
 
     json_to: Annotated[
-        str, option("Write JSON; - for standard output.", "--json", panel="Output", metavar="FILE")
-    ] = ""
+        Path | None,
+        option("Write JSON; - for standard output.", "--json", panel="Output", metavar="FILE"),
+    ] = None
     html: Annotated[
         Path | None, option("Write a page with figures; needs no network.", panel="Output")
     ] = None
     csv: Annotated[Path | None, option("Write the rows as a table.", panel="Output")] = None
 
+    @property
+    def takes_stdout(self) -> bool:
+        """Whether standard output is for one of the files, and the rest goes to standard error."""
+        return any(map(is_stdout, (self.json_to, self.html, self.csv)))
+
     def show(self, report: Report) -> None:
-        """Print a report, and write what is asked for; JSON on standard output comes alone."""
+        """Print a report, and write what is asked for; a file on standard output comes alone.
+
+        Raises:
+            UsageError: two files are to go to standard output.
+            LabkitError: something cannot be written.
+        """
         from rich.console import Console
 
-        console = Console(highlight=False, stderr=self.json_to == "-")
-        report.print(console)
         files: dict[str, tuple[Path | None, Callable[[Path], object]]] = {
             "page": (self.html, report.write_page),
             "CSV": (self.csv, lambda path: write_atomically(path, report.csv_text())),
             **report.files,
+            "JSON": (self.json_to, lambda path: write_atomically(path, report.json())),
         }
+        to_stdout = [kind for kind, (path, _) in files.items() if is_stdout(path)]
+        if len(to_stdout) > 1:
+            raise UsageError(
+                f"{' and '.join(to_stdout)} cannot both go to standard output; valid: - for one "
+                "of them, the path of a file for each of the others"
+            )
+        console = Console(highlight=False, stderr=bool(to_stdout))
+        report.print(console)
         for kind, (path, write) in files.items():
             if path is not None:
-                write(path)
+                deliver(path, write)
+            if path is not None and not is_stdout(path):
                 console.print(f"{kind:10} {path}", markup=False, soft_wrap=True)
-        if self.json_to == "-":
-            sys.stdout.write(report.json())
-            sys.stdout.flush()
-        elif self.json_to:
-            write_atomically(Path(self.json_to), report.json())
-            console.print(f"JSON       {self.json_to}", markup=False, soft_wrap=True)
 
 
 Command = Callable[..., Report | None]
@@ -187,8 +250,8 @@ def expanded(function: Command) -> Callable[..., None]:
         if report is not None:
             try:
                 output.show(report)
-            except OSError as error:
-                raise LabkitError(f"cannot write {error.filename}: {error.strerror}") from None
+            except OSError as error:  # of the report's own text
+                raise cannot_write(error) from None
             if report.exit_code:
                 raise typer.Exit(report.exit_code)
 

@@ -26,10 +26,10 @@ from dataclasses import MISSING, Field, dataclass, fields
 from importlib import import_module
 from typing import Annotated, Any, ParamSpec, TypeVar, dataclass_transform
 
-from annotated_types import Ge, Gt, Le
+from annotated_types import Ge, Gt, Le, MinLen
 
 from labkit.errors import BadValue, did_you_mean
-from labkit.kit.rules import Refused, Rule, Unbounded, rule
+from labkit.kit.rules import Distinct, Refused, Rule, Unbounded, rule
 
 Count = Annotated[int, Ge(1)]
 """A whole number of things of which there is at least one."""
@@ -41,6 +41,8 @@ Share = Annotated[float, Ge(0), Le(1)]
 """A fraction from 0 to 1."""
 AnyNumber = Annotated[float, Unbounded()]
 """A number that may be infinite (never NaN)."""
+Seeds = Annotated[tuple[Whole, ...], MinLen(1), Distinct()]
+"""Seeds of independent runs: a seed given twice would narrow an interval without a run more."""
 
 Record = TypeVar("Record")
 Arguments = ParamSpec("Arguments")

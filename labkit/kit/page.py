@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, Any
 
 from labkit import __version__
 from labkit.errors import LabkitError
-from labkit.quantities import number, plain
+from labkit.files import encoded
+from labkit.quantities import is_finite_number, number, plain
 
 if TYPE_CHECKING:
     from jinja2 import Environment
@@ -71,7 +72,7 @@ def _hash(text: str) -> str:
     >>> _hash("")
     "'sha256-47DEQpj8HBSa+/TImW+5JCeuQeRkm5NMpJWZG3hSuFU='"
     """
-    return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
+    return f"'sha256-{base64.b64encode(hashlib.sha256(encoded(text)).digest()).decode()}'"
 
 
 def json_for_script(value: Any) -> str:
@@ -147,7 +148,7 @@ def _series(trace: Mapping[str, Any]) -> str:
     """Say a trace's name, how many points it has, and the range of what it measures."""
     values = trace.get("x" if trace.get("orientation") == "h" else "y")
     values = values if isinstance(values, (list, tuple)) else ()
-    numbers = [value for value in values if isinstance(value, (int, float))]
+    numbers = list(filter(is_finite_number, values))
     if not numbers:
         return str(trace.get("name") or "")
     low = number(min(numbers), 3)

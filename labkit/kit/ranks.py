@@ -12,7 +12,6 @@ import os
 import re
 import subprocess
 import sys
-import tempfile
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -22,6 +21,7 @@ from typing import Any
 import numpy as np
 
 from labkit.errors import LabkitError
+from labkit.kit import scratch
 from labkit.kit.describe import Count, Positive, checked
 
 
@@ -75,8 +75,7 @@ def on_ranks(
     """
     import cloudpickle
 
-    with tempfile.TemporaryDirectory(prefix="labkit-ranks-") as name:
-        folder = Path(name)
+    with scratch.folder(scratch.RANKS) as folder:
         try:
             (folder / "call").write_bytes(cloudpickle.dumps((function, arguments)))
         except Exception as error:

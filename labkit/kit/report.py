@@ -8,18 +8,20 @@ says what to show and never how.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from labkit.files import write_atomically
+from labkit.files import CONTROL, write_atomically
 from labkit.quantities import formatted, plain, split_unit
 
 if TYPE_CHECKING:
     import pandas as pd
     from rich.console import Console
     from rich.table import Table
+    from rich.text import Text
 
 WIDE_COLUMNS = 100
 """Columns of a terminal from which on a table's ``wide`` columns are shown."""
@@ -114,23 +116,22 @@ class Report:
         from rich.padding import Padding
         from rich.panel import Panel
         from rich.table import Table
-        from rich.text import Text
 
         if self.text:
-            console.print(Text(self.text), soft_wrap=True)
+            console.print(_text(self.text), soft_wrap=True)
             return
         if self.banner:
-            console.print(Panel(Text(self.banner), style="black on yellow"))
-        console.print(Text(self.title, style="bold"))
+            console.print(Panel(_text(self.banner), style="black on yellow"))
+        console.print(_text(self.title, style="bold"))
         if self.lead:
-            console.print(Text(self.lead, style="dim"))
+            console.print(_text(self.lead, style="dim"))
         if self.facts:
             facts = Table.grid(padding=(0, 2, 0, 0))
             facts.add_column(no_wrap=True)
             facts.add_column(no_wrap=True, style="bold")
             facts.add_column(style="dim")
             for name, value, remark in self._facts():
-                facts.add_row(Text(name), Text(value), Text(remark))
+                facts.add_row(_text(name), _text(value), _text(remark))
             console.print(Padding(facts, (1, 0, 0, 0)))
         for sheet in self.tables:
             if not sheet.page_only:
@@ -138,7 +139,7 @@ class Report:
         if self.notes:
             console.print()
         for note in self.notes:
-            console.print(Text(f"· {_sentence(note)}", style="dim"))
+            console.print(_text(f"· {_sentence(note)}", style="dim"))
 
     def json(self) -> str:
         """Write the data as JSON; what is missing or not finite is null."""
@@ -236,7 +237,6 @@ def _rich_table(sheet: Sheet, width: int) -> Table:
     """Arrange a sheet as a terminal shows it."""
     from rich import box
     from rich.table import Table
-    from rich.text import Text
 
     names = [n for n in sheet.headings if width >= WIDE_COLUMNS or n not in sheet.wide]
     shown = Sheet(table=sheet.table.head(MOST_ROWS)[names], columns=names, formats=sheet.formats)
@@ -244,6 +244,7 @@ def _rich_table(sheet: Sheet, width: int) -> Table:
     fits = sum(max(map(len, column)) + 2 for column in zip(*lines, strict=True)) - 2 <= width
     more = len(sheet.table) - MOST_ROWS
     rest = f"and {more:,} more rows: --csv, --json or --html has them" if more > 0 else ""
+    caption = "; ".join(filter(None, (sheet.note, rest)))
     table = Table(
         box=box.HORIZONTALS if sheet.ratio else None,
         show_edge=False,
@@ -252,24 +253,40 @@ def _rich_table(sheet: Sheet, width: int) -> Table:
         border_style="bright_black",
         pad_edge=False,
         padding=(0, 2, 0, 0),
-        title=sheet.heading or None,
+        title=_text(sheet.heading) if sheet.heading else None,
         title_justify="left",
         title_style="bold",
         header_style="dim",
-        caption="; ".join(filter(None, (sheet.note, rest))) or None,
+        caption=_text(caption) if caption else None,
         caption_justify="left",
     )
     for name in names:
         table.add_column(
-            Text(sheet.headings[name]),
+            _text(sheet.headings[name]),
             justify="right" if sheet.is_number(name) else "left",
             no_wrap=fits and name not in sheet.ratio,  # else letters at its edge are lost
             overflow="fold",
             ratio=sheet.ratio.get(name),
         )
     for row in lines[1:]:
-        table.add_row(*map(Text, row))
+        table.add_row(*map(_text, row))
     return table
+
+
+def _text(text: str, style: str = "") -> Text:
+    """Make what a terminal shows; what it would obey instead is written as its escape."""
+    from rich.text import Text
+
+    return Text(CONTROL.sub(_escape, text), style=style)
+
+
+def _escape(control: re.Match[str]) -> str:
+    r"""Write a control character as Python does.
+
+    >>> CONTROL.sub(_escape, "\x1b[31mred")
+    '\\x1b[31mred'
+    """
+    return repr(control[0])[1:-1]
 
 
 def _sentence(text: str) -> str:

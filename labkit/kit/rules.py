@@ -25,6 +25,11 @@ class Unbounded:
     """Marks a float that may also be infinite."""
 
 
+@dataclass(frozen=True)
+class Distinct:
+    """Marks a collection that holds each of its values once, such as seeds of independent runs."""
+
+
 _COMPARISONS: dict[type, tuple[str, str, Callable[[Any, Any], bool]]] = {
     annotated_types.Ge: ("ge", "at least", operator.ge),
     annotated_types.Gt: ("gt", "above", operator.gt),
@@ -201,7 +206,8 @@ def _bounded(base: Rule, metadata: Collection[Any]) -> Rule:
         if isinstance(part, kind)
     ]
     least = [part.min_length for part in metadata if isinstance(part, annotated_types.MinLen)]
-    if not bounds and not least:
+    once = any(isinstance(part, Distinct) for part in metadata)
+    if not bounds and not least and not once:
         return base
 
     def accept(value: Any) -> Any:
@@ -211,10 +217,13 @@ def _bounded(base: Rule, metadata: Collection[Any]) -> Rule:
                 raise Refused
         if least and len(value) < least[0]:
             raise Refused
+        if once and len(set(value)) < len(value):
+            raise Refused
         return value
 
     words = [base.words, *(f"{text} {bound:g}" for text, _, bound in bounds)]
     words += [f"{count} or more" for count in least if count > 1] or ["not empty"] * bool(least)
+    words += ["each once"] * once
     return Rule(", ".join(words), accept, base.choices)
 
 

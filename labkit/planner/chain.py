@@ -20,6 +20,7 @@ import numpy as np
 
 from labkit import files
 from labkit.errors import BadFile, BadValue, not_among
+from labkit.kit import tables
 from labkit.kit.describe import Count, NonNegative, Positive, checked, description
 
 if TYPE_CHECKING:
@@ -199,12 +200,7 @@ def _between(values: Iterable[float]) -> np.ndarray:
 
 
 def _from_table(path: Path) -> Chain:
-    import pandas as pd
-
-    try:
-        table = pd.read_csv(path, comment="#", skipinitialspace=True)
-    except (pd.errors.ParserError, pd.errors.EmptyDataError) as error:
-        raise BadFile(path, f"no table: {error}", valid=_valid()) from None
+    table = tables.typed(path, valid=_valid())
     if missing := [name for name in COLUMNS if name not in table]:
         raise BadFile(path, f"lacks the columns {', '.join(missing)}", valid=_valid())
     try:

@@ -43,6 +43,8 @@ def paths(root: Path) -> dict[str, Path]:
     for path in sorted((root / "notebooks").rglob("*.ipynb"), key=lambda p: p.stem):
         if any(part.startswith(".") for part in path.relative_to(root).parts):
             continue
+        if not path.is_file():  # a pipe, say, that would be read without end
+            continue
         if path.stem in known:
             raise UsageError(f"two notebooks for {path.stem!r}: {known[path.stem]} and {path}")
         known[path.stem] = path
@@ -62,12 +64,37 @@ def read(path: Path) -> NotebookNode:
     import nbformat
 
     try:
-        return nbformat.read(path, as_version=4)
+        notebook = nbformat.read(path, as_version=4)
+        _check_form(notebook)
+        return notebook
     except FileNotFoundError:
         raise BadFile(path, "the notebook is missing") from None
     except Exception as error:  # nbformat raises many kinds for the one fault
         reason = " ".join(str(error).split())[:200]
         raise BadFile(path, f"not a Jupyter notebook: {reason}") from None
+
+
+def _check_form(notebook: Any) -> None:
+    """Raise ValueError where what all commands look at is not of its kind, as in no notebook that
+    Jupyter or we have written; outputs are looked at one by one where they are shown."""
+    labkit = notebook.metadata.get("labkit", {})
+    if not isinstance(labkit, dict):
+        raise ValueError(f"metadata.labkit is {labkit!r:.80}; valid: a mapping, such as paper: KEY")
+    datasets = labkit.get("datasets", [])
+    if not _are_texts(datasets):
+        raise ValueError(f"metadata.labkit.datasets is {datasets!r:.80}; valid: a list of names")
+    for number, cell in enumerate(notebook.cells, start=1):
+        tags = cell.metadata.get("tags", [])
+        if not _are_texts(tags):
+            raise ValueError(f"the tags of cell {number} are {tags!r:.80}; valid: a list of texts")
+        outputs = cell.get("outputs", [])
+        bundles = [output.get("data", {}) for output in outputs]
+        if not all(isinstance(bundle, dict) for bundle in bundles):
+            raise ValueError(f"an output of cell {number} holds no data by their type")
+
+
+def _are_texts(value: Any) -> bool:
+    return isinstance(value, list) and all(isinstance(part, str) for part in value)
 
 
 def tags(cell: NotebookNode) -> list[str]:
@@ -158,7 +185,7 @@ def glimpse(path: Path) -> Any:
     """
     try:
         return parse(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return read(path)
 
 
@@ -174,17 +201,50 @@ def parse(text: str) -> Any:
             if "text" in output:
                 output["text"] = joined(output["text"])
     notebook.setdefault("metadata", Node())
+    _check_form(notebook)
     return notebook
 
 
 def is_figure(value: Any) -> bool:
-    """Whether a stored output has the form of a Plotly figure: a list of traces and a layout."""
+    """Whether a stored output has the form of a Plotly figure: a list of traces and a layout, whose
+    parts that are read here and elsewhere are of their kinds."""
     parts = value if isinstance(value, dict) else {}
     data = parts.get("data")
     layout = parts.get("layout")
-    traces = isinstance(data, list) and all(isinstance(trace, dict) for trace in data)
-    height = layout.get("height") if isinstance(layout, dict) else ""
-    return traces and isinstance(height, int | float | None)
+    if not isinstance(data, list) or not all(_is_mapping(trace, _OF_TRACE) for trace in data):
+        return False
+    if not isinstance(layout, dict) or not _is_mapping(layout, _OF_LAYOUT):
+        return False
+    if not all(isinstance(layout.get(name, []), list) for name in _LISTS):
+        return False
+    axes = [part for name, part in layout.items() if name.startswith(("xaxis", "yaxis"))]
+    lists = [part for name in _LISTS for part in layout.get(name, [])]
+    titles = [each.get("title") for each in (layout, *axes) if isinstance(each, dict)]
+    return (
+        all(_is_mapping(part, _OF_PART) for part in (*axes, *lists))
+        and all(isinstance(title, str | dict | None) for title in titles)
+        and all(isinstance(t.get("text"), str | None) for t in titles if isinstance(t, dict))
+    )
+
+
+_TEXT = str | None
+_MAPPING = dict | None
+_VALUES = list | dict | None  # a list, or numbers packed
+_LISTS = ("annotations", "images", "shapes", "sliders", "updatemenus")
+_OF_TRACE: dict[str, Any] = {
+    **dict.fromkeys(("type", "name", "mode", "orientation", "xaxis", "yaxis"), _TEXT),
+    **dict.fromkeys(("line", "marker"), _MAPPING),
+    **dict.fromkeys(("x", "y"), _VALUES),
+}
+_OF_LAYOUT: dict[str, Any] = {"height": int | float | None}
+_OF_PART: dict[str, Any] = {"steps": list | None, "buttons": list | None}
+
+
+def _is_mapping(value: Any, kinds: dict[str, Any]) -> bool:
+    """Whether ``value`` is a mapping, and what it has under some names is of these kinds."""
+    return isinstance(value, dict) and all(
+        isinstance(value.get(name), kind) for name, kind in kinds.items()
+    )
 
 
 def joined(text: str | list[str]) -> str:

@@ -103,3 +103,13 @@ def test_wrong_use_is_one_paragraph(
 def test_json_comes_alone(ran: Ran) -> None:
     out, _ = ran("compare", *SMALL, "--json", "-")
     assert json.loads(out)["command"] == "compare"
+
+
+def test_a_job_that_is_not_there_is_told_before_anything_is_simulated(
+    refused: Refused, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def simulated(*_: object, **__: object) -> None:
+        pytest.fail("it was simulated first")
+
+    monkeypatch.setattr(cluster, "simulate", simulated)
+    assert "has no job 'zz'; valid: an id such as" in refused("simulate", *SMALL, "--why", "zz")

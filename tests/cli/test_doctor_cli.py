@@ -252,8 +252,9 @@ def test_a_folder_that_cannot_be_written_is_a_failure(
 
 def test_what_a_killed_or_failed_run_left_is_a_warning(checkout: Checkout) -> None:
     assert [finding.status for finding in doctor.check_results(checkout)] == ["ok"]
-    folder = results.store(checkout.root, "zeus", "default", {"claims.json": "[]"}, {})
-    results.store(checkout.root, "hare", "default", {"claims.json": "[]"}, {})
+    meta: dict[str, Any] = {"parameters": {}}
+    folder = results.store(checkout.root, "zeus", "default", {"claims.json": "[]"}, meta)
+    results.store(checkout.root, "hare", "default", {"claims.json": "[]"}, meta)
     results.store_failure(checkout.root, "reef", "seed=1", {"reef.ipynb": "{}"})
     (folder / "claims.json").write_text("[ ")
     guard.journal_file(checkout.root).write_text("")

@@ -49,6 +49,13 @@ def test_slides_go_where_they_are_told(root: Path, tmp_path: Path) -> None:
     assert not (root / "results").exists()
 
 
+def test_slides_go_to_standard_output(root: Path) -> None:
+    done = labkit("slides", "alpha", "-o", "-")
+    assert done.stdout.startswith("<!DOCTYPE html>")
+    assert done.stdout.rstrip().endswith("</html>")
+    assert "9 slides of alpha" in done.stderr
+
+
 def test_slides_of_a_run_with_parameters(root: Path) -> None:
     synthetic.run(root, num_stages=8, eta=0.25)
     done = labkit("slides", "alpha", "-p", "eta=0.25", "--parameter", "num_stages = 8")
@@ -138,8 +145,8 @@ def test_compare_writes_markdown_alone_to_standard_output(root: Path) -> None:
     synthetic_second(root)
     done = labkit("compare", "alpha", "beta", "--markdown", "-")
     assert done.exit_code == 0
-    assert done.output.startswith("# alpha · beta")
-    assert "| aspect" not in done.output.splitlines()[0]
+    assert done.stdout.startswith("# alpha · beta")
+    assert "| aspect" not in done.stdout.splitlines()[0]
 
 
 def test_compare_writes_what_is_asked_for(root: Path, tmp_path: Path) -> None:

@@ -261,6 +261,8 @@ def test_export(root: Path, capsys: Captured) -> None:
     ]
     assert "1 entry in out.bib" in run(capsys, "export", "zeus", "-o", "out.bib")
     assert Path("out.bib").read_text().strip() == BIB.split("\n\n")[0]
+    shown = run(capsys, "export", "zeus")
+    assert run(capsys, "export", "zeus", "-o", "-") == shown
     assert "no paper 'hera'" in refused(capsys, root, "export", "hera")
     assert "bibliography itself" in refused(capsys, root, "export", "-o", "data/papers.bib")
 

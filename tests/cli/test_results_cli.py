@@ -152,6 +152,17 @@ def test_the_page_draws_what_was_run(root: Path, said: Any) -> None:
     assert not sweeps.path_of(root, "zeus").exists()
 
 
+@pytest.mark.parametrize("seed", [2**63, 2**64, -(2**63) - 1, 10**300])
+def test_whole_numbers_of_any_size_are_kept_to_the_digit(root: Path, said: Any, seed: int) -> None:
+    said("run", "zeus", "-p", f"seed={seed}")
+    said("run", "zeus", "--sweep", "seed=1,0")
+    table = pd.read_parquet(runs.path_of(root, "zeus"))
+    assert set(table["seed"].map(int)) == {0, 1, seed}
+    ledger = pd.read_parquet(runs.ledger_path(root))
+    assert any(f'"seed": {seed}' in text for text in ledger["parameters"])
+    assert str(seed)[:20] in said("results", "zeus", "--json", "-")
+
+
 def test_runs_of_another_version_are_not_drawn_beside_new_ones(root: Path, said: Any) -> None:
     said("run", "zeus", "--sweep", "num_stages=2,4,8")
     workbook(root, zeus=(*PAPER[:1], "run()  # changed"))
@@ -250,6 +261,32 @@ def test_clean_lists_first_and_keeps_what_holds(root: Path, said: Any) -> None:
     assert not (root / "results/.failed").exists()
     said("clean", "--yes", "--defaults")
     assert [each.folder.name for each in inventory.inventory(root)] == ["num_stages=2"]
+
+
+def test_clean_leaves_alone_what_no_run_wrote(root: Path, said: Any) -> None:
+    """Folders of somebody's own in results/, and what links there lead to."""
+    said("run", "zeus", "--sweep", "num_stages=2,4")
+    victim = root.parent / "victim" / "thesis"
+    victim.mkdir(parents=True)
+    (victim / "run.json").write_text("{}")
+    (root / "results/evil").symlink_to(victim.parent)
+    (root / "results/ghost").mkdir()
+    (root / "results/ghost/thesis").symlink_to(victim)
+    plots = root / "results/myplots"
+    for name, file in (("run1", "log.txt"), ("run2", "run.json"), ("run3", "myplots.ipynb")):
+        (plots / name).mkdir(parents=True)
+        (plots / name / file).write_text("")
+        (plots / name / "thesis.dat").write_text("years of work")
+    (root / "results/zeus/num_stages=2/notes.md").write_text("mine")
+    text = said("clean", "--yes", "--sweeps")
+    assert "nothing to clear away" in text
+    assert "results/evil/thesis  left alone: reached by a link" in text
+    assert "results/ghost/thesis  left alone: reached by a link" in text
+    assert "results/myplots/run2  left alone: no run wrote thesis.dat" in text
+    assert "results/zeus/num_stages=2  left alone: no run wrote notes.md" in text
+    assert "myplots/run1" not in text
+    assert (victim / "run.json").exists()
+    assert len(list(plots.rglob("thesis.dat"))) == 3
 
 
 def test_clean_takes_stale_sweeps_and_parameters_that_are_gone(root: Path, said: Any) -> None:

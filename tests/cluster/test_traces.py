@@ -81,8 +81,10 @@ def test_a_bad_file_is_named(tmp_path: Path) -> None:
         read(tmp_path, "arrival_s,duration_s\n0,1\n")
     with pytest.raises(BadFile, match="a column is missing; field 'Submit'"):
         read(tmp_path, GOOD, columns={"arrival_s": "Submit"})
-    with pytest.raises(BadFile, match="is no table"):
+    with pytest.raises(BadFile, match="not a table"):
         read(tmp_path, "")
+    with pytest.raises(BadValue, match="columns names 'Submit' twice"):
+        read(tmp_path, GOOD, columns={"arrival_s": "Submit", "duration_s": "Submit"})
     with pytest.raises(BadValue, match="columns names 'arrive'"):
         read(tmp_path, GOOD, columns={"arrive": "x"})
 

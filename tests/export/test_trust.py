@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import ast
 import json
+import os
 import re
 import subprocess
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,12 +15,14 @@ import pytest
 from nbformat.v4 import new_code_cell, new_output
 
 from labkit.cli import main
+from labkit.errors import BadFile
 from labkit.workbook import notebooks
 from labkit.workbook.export import clean
 from labkit.workbook.export.markup import Markup
 from labkit.workbook.export.site import write_site
+from labkit.workbook.notebooks import PLOTLY_MIME
 from labkit.workbook.review.claims import CLAIMS_MIME
-from tests.export import hostile, offline
+from tests.export import hostile, offline, synthetic
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -233,3 +237,114 @@ def test_parameters_are_read_and_not_run(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="malformed"):
         notebooks.parameters(new_notebook(cells=[cell]))
     assert not (tmp_path / "ran").exists()
+
+
+Y = {"type": "scatter", "x": [1, 2], "y": [2, 1]}
+MALFORMED_FIGURES: list[Any] = [
+    {"data": [Y], "layout": {"xaxis": "s"}},
+    {"data": [Y], "layout": {"yaxis2": [1]}},
+    {"data": [Y], "layout": {"title": [1]}},
+    {"data": [Y], "layout": {"title": {"text": 5}}},
+    {"data": [Y], "layout": {"sliders": [{"steps": 3}]}},
+    {"data": [Y], "layout": {"updatemenus": "x"}},
+    {"data": [Y], "layout": {"annotations": ["x"]}},
+    {"data": [Y | {"line": [1]}], "layout": {}},
+    {"data": [Y | {"marker": "x"}], "layout": {}},
+    {"data": [Y | {"name": {}}], "layout": {}},
+    {"data": [Y | {"y": 5}], "layout": {}},
+    {"data": [Y | {"xaxis": 5}], "layout": {}},
+    {"data": "x", "layout": {}},
+    [],
+]
+ODD_FIGURES: list[Any] = [
+    {"data": [Y | {"y": [10**400, 1]}], "layout": {}},
+    {"data": [Y | {"y": [float("nan"), float("inf"), None, [1], {}]}], "layout": {}},
+    {"data": [Y | {"x": {"bdata": "AAA=", "dtype": "i1"}}], "layout": {}},
+    {"data": [Y | {"name": "half \ud800"}], "layout": {"title": "\udcff"}},
+]
+"""Figures that Plotly may not draw, but that have its form."""
+ODD_TEXTS = ["![x](a%00b.png)", f"![x]({'n' * 5000}.png)", "half of a pair: \ud800", "<b>\udfff"]
+
+
+@pytest.fixture
+def altered(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Callable[[Callable[[Any], None]], None]:
+    """Alters the notebook's JSON, and asks every command that shows or judges it."""
+    root = synthetic.make(tmp_path / "workbook")
+    monkeypatch.setenv("LABKIT_ROOT", str(root))
+    monkeypatch.chdir(tmp_path)
+    path = root / "notebooks" / "energy" / "alpha.ipynb"
+    whole = path.read_text()
+    known = set(range(3))
+
+    def ask(alter: Callable[[Any], None]) -> None:
+        notebook = json.loads(whole)
+        alter(notebook)
+        path.write_text(json.dumps(notebook))
+        commands = ["check alpha", "slides alpha -o x.html", "site --no-reference", "run alpha -n"]
+        for command in [*commands, "results", "queue show alpha"]:
+            assert main(command.split()) in known
+
+    return ask
+
+
+def test_a_malformed_output_is_left_out_and_reported(
+    altered: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def alter(notebook: Any) -> None:
+        for cell in notebook["cells"]:
+            if "reproduction" in cell["metadata"].get("tags", []):
+                cell["source"] += "".join(f"\n\n{text}" for text in ODD_TEXTS)
+        code = next(cell for cell in notebook["cells"] if cell["cell_type"] == "code")
+        code["outputs"] = [
+            {"output_type": "display_data", "metadata": {}, "data": {PLOTLY_MIME: figure}}
+            for figure in [*MALFORMED_FIGURES, *ODD_FIGURES]
+        ]
+
+    altered(alter)
+    shown = capsys.readouterr()
+    assert "an output was left out, since it is malformed" in shown.err
+    assert "half of a pair: \\ud800" in Path("x.html").read_text(encoding="utf-8")
+    found = [notebooks.is_figure(figure) for figure in [*MALFORMED_FIGURES, *ODD_FIGURES]]
+    assert found == [False] * len(MALFORMED_FIGURES) + [True] * len(ODD_FIGURES)
+
+
+@pytest.mark.parametrize(
+    ("place", "value"),
+    [
+        ("labkit", "x"),
+        ("labkit", [1]),
+        ("labkit", {"datasets": "abc"}),
+        ("labkit", {"datasets": [1]}),
+        ("labkit", {"size": []}),
+        ("labkit", {"anatomy": {}}),
+        ("tags", 5),
+        ("tags", [1]),
+        ("outputs", [{"output_type": "display_data", "metadata": {}, "data": [1]}]),
+    ],
+)
+def test_malformed_metadata_are_an_error_of_the_notebook(
+    altered: Any, place: str, value: Any
+) -> None:
+    def alter(notebook: Any) -> None:
+        code = next(cell for cell in notebook["cells"] if cell["cell_type"] == "code")
+        {"labkit": notebook["metadata"], "tags": code["metadata"], "outputs": code}[place][
+            place
+        ] = value
+
+    altered(alter)
+
+
+def test_a_pipe_is_no_notebook(tmp_path: Path) -> None:
+    root = synthetic.make(tmp_path / "workbook")
+    os.mkfifo(root / "notebooks" / "energy" / "pipe.ipynb")
+    assert list(notebooks.paths(root)) == ["alpha"]
+
+
+def test_a_notebook_too_deep_for_the_parser_is_none(tmp_path: Path) -> None:
+    path = tmp_path / "deep.ipynb"
+    path.write_text("[" * 100_000)
+    for read in (notebooks.read, notebooks.glimpse):
+        with pytest.raises(BadFile, match="not a Jupyter notebook"):
+            read(path)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import io
 import json
+import subprocess
+import sys
 from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,7 +17,8 @@ import pytest
 from rich.console import Console
 from typer.testing import CliRunner
 
-from labkit.errors import UsageError
+from labkit.errors import LabkitError, UsageError
+from labkit.files import CONTROL, write_atomically
 from labkit.kit import command
 from labkit.kit.command import Commands, argument, option
 from labkit.kit.report import Report, Sheet
@@ -30,7 +33,12 @@ class Load:
 
 
 @commands.add(examples=["labkit bench cost cifar100 --limit 100", "labkit bench cost squad"])
-def cost(load: Load, *, runs: Annotated[int, option("Runs.")] = 2) -> Report:
+def cost(
+    load: Load,
+    *,
+    runs: Annotated[int, option("Runs.")] = 2,
+    further: Annotated[Path | None, option("A further file.")] = None,
+) -> Report:
     """The cost of a workload."""
     table = pd.DataFrame({"run": range(runs), "energy_j": 1234.5, "saving_fraction": 0.25})
     table.loc[1, "saving_fraction"] = float("nan")
@@ -41,6 +49,7 @@ def cost(load: Load, *, runs: Annotated[int, option("Runs.")] = 2) -> Report:
         data={"command": "cost", "limit_w": load.limit_w, "rows": table.to_dict("records")},
         figures=lambda: [("Energy", "by run", go.Figure(go.Bar(x=[0, 1], y=[1, 2])))],
         notes=["nothing is measured"],
+        files={"further": (further, lambda path: write_atomically(path, "a\r\n"))},
     )
 
 
@@ -62,10 +71,64 @@ def test_units_in_names_decide_how_numbers_print() -> None:
         assert part in text
 
 
+def test_nothing_that_a_terminal_obeys_reaches_it() -> None:
+    hostile = "\x1b[31mred\x07\x9b1m"
+    table = pd.DataFrame({"name": [hostile], hostile: [1]})
+    report = Report(
+        title=hostile,
+        lead=hostile,
+        facts=[(hostile, hostile, hostile)],
+        tables=[Sheet(table=table, heading=hostile, note=hostile)],
+        banner=hostile,
+        notes=[hostile],
+    )
+    for shown in (report, Report(text=hostile)):
+        written = io.StringIO()
+        shown.print(Console(file=written, width=120))
+        assert CONTROL.findall(written.getvalue()) == []
+        assert "\\x1b[31mred" in written.getvalue()
+
+
 def test_json_alone_on_standard_output() -> None:
     report = json.loads(run("cost", "cifar100", "--json", "-"))
     assert report["limit_w"] == 250.0
     assert report["rows"][1]["saving_fraction"] is None
+
+
+@pytest.mark.parametrize("place", ["-", "/dev/stdout"])
+def test_any_file_may_go_to_standard_output_and_comes_alone(
+    place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert len(pd.read_csv(io.StringIO(run("cost", "x", "--csv", place)))) == 2
+    assert run("cost", "x", "--html", place).startswith("<!DOCTYPE html>")
+    assert run("cost", "x", "--further", place) == "a\n"  # as the runner shows it
+    assert list(tmp_path.iterdir()) == []
+    assert Path("/dev/stdout").is_symlink()
+
+
+def test_two_files_cannot_share_standard_output() -> None:
+    done = CliRunner().invoke(commands.app, ["cost", "x", "--csv", "-", "--json", "-"])
+    assert "CSV and JSON cannot both go to standard output" in str(done.exception)
+
+
+@pytest.mark.parametrize("option", ["--json", "--csv", "--html"])
+def test_an_output_that_cannot_be_written_is_named(option: str, tmp_path: Path) -> None:
+    for place in (tmp_path / "file" / "x", Path("/proc/x")):
+        (tmp_path / "file").write_text("")
+        done = CliRunner().invoke(commands.app, ["cost", "x", option, str(place)])
+        assert isinstance(done.exception, LabkitError)
+        assert str(done.exception).startswith(f"cannot write {place}: ")
+
+
+def test_a_full_standard_output_is_named() -> None:
+    code = "from tests.kit.test_command import commands; commands.app()"
+    for words in (["cost", "x"], ["cost", "x", "--json", "-"]):
+        with open("/dev/full", "w") as full:
+            done = subprocess.run(
+                [sys.executable, "-c", code, *words], stdout=full, stderr=subprocess.PIPE, text=True
+            )
+        assert "cannot write standard output: No space left on device" in done.stderr
 
 
 def test_files_are_written_whole(tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from labkit.errors import BadValue
 from labkit.kit import describe
 from labkit.kit.describe import AnyNumber, Count, Share, checked, description
-from labkit.kit.rules import rule
+from labkit.kit.rules import Distinct, rule
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -131,6 +131,7 @@ def test_arguments_are_checked_by_kind_of_parameter() -> None:
         (tuple[int, float], [(1, 2.5), [1, 2]], [(1,), (1, 2, 3), "ab", ("a", 1.0)]),
         (np.ndarray, [np.ones(3), 2.0, [1, 2]], ["a", ["a"], object()]),
         (Annotated[tuple[int, ...], MinLen(1)], [(1,)], [(), 3]),
+        (Annotated[tuple[int, ...], Distinct()], [(), (1, 2)], [(1, 1), [3, 2, 3]]),
         (Literal[0, 1], [0, np.int64(1)], [True, False, 2, "0"]),
     ],
 )

@@ -115,7 +115,7 @@ def test_shipped_configurations_are_those_of_the_tests(published_data: Need) -> 
 @pytest.mark.parametrize(
     ("text", "problem"),
     [
-        ("", "no table"),
+        ("", "not a table"),
         ("layer,forward_s\na,1\n", "lacks the columns backward_s"),
         (DIAMOND.replace("backward_compute_time", "backward"), "no layer of a profile"),
         (DIAMOND + "\n\tnode9 -- node5", "edges name layers that are missing: node9"),

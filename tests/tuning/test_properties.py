@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from scipy.special import ndtr
 
 from labkit import tuning
-from labkit.errors import UsageError
+from labkit.errors import BadValue, UsageError
 from tests.tuning.conftest import make_job, random_job
 from tests.tuning.test_policies import ONE, flat_job, outcome, play, start
 
@@ -177,6 +177,12 @@ def test_regret_and_baseline_follow_the_drift() -> None:
     cost = runs.per_recurrence("cost_j")
     best = [tuning.optimum(job).cost_j for job in (before, after)]
     assert runs.regret_j()[:, -1] == pytest.approx(cost.sum(1) - 5 * sum(best))
+
+
+def test_a_seed_given_twice_is_refused() -> None:
+    """Fifty copies of two seeds would be an interval fifteen times as narrow."""
+    with pytest.raises(BadValue, match=r"seeds must be .*, each once; got \(1, 2, 1, 2"):
+        tuning.simulate(random_job(1), seeds=[1, 2] * 50, recurrences=2, policy="default")
 
 
 def test_a_drift_to_other_choices_is_refused() -> None:

@@ -354,7 +354,7 @@ def test_a_device_with_limits_is_swept_over_them(monkeypatch: pytest.MonkeyPatch
     ("wrong", "said"),
     [
         ({"networks": ("mpl",)}, "no network 'mpl'; did you mean 'mlp'"),
-        ({"batch_sizes": (64, 64)}, "batch_sizes must hold each value once"),
+        ({"batch_sizes": (64, 64)}, "batch_sizes must be .*, each once; got"),
         ({"batch_sizes": (0, 64)}, "Grid.batch_sizes must be .* at least 1"),
         ({"seeds": ()}, "Grid.seeds must be .*, not empty"),
         ({"seeds": (-1,)}, "Grid.seeds must be .* at least 0"),

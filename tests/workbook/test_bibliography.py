@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import time
 from pathlib import Path
 
 import pytest
@@ -239,3 +240,32 @@ def test_crossref_takes_the_year_and_the_place_of_the_proceedings() -> None:
 )
 def test_titles_show_no_commands(latex: str, plain: str) -> None:
     assert bibliography.decode(latex) == plain
+
+
+def test_the_time_grows_with_the_file_and_not_with_its_square() -> None:
+    def seconds(count: int) -> float:
+        entries = (
+            f"@misc{{k{i},\n title={{T}},\n author={{Bell, Ann}},\n year=2007}}\n"
+            for i in range(count)
+        )
+        text = "".join(entries)
+        begun = time.perf_counter()
+        lines = [raw.line for raw in bibliography.scan(text, Path("papers.bib"))]
+        assert lines == list(range(1, 4 * count + 1, 4))
+        return time.perf_counter() - begun
+
+    small = min(seconds(1000) for _ in range(3))
+    assert seconds(20_000) < 60 * small  # 20 times as many; the square would be 400 times
+
+
+def test_strings_that_multiply_are_refused() -> None:
+    lines = [f'@string{{s0 = "{"x" * 100}"}}']
+    lines += [f"@string{{s{i} = {' # '.join([f's{i - 1}'] * 10)}}}" for i in range(1, 11)]
+    text = "\n".join([*lines, "@misc{k, title = s10, author={Bell, Ann}, year=2007}"])
+    with pytest.raises(BadFile, match=r"papers\.bib:\d+: .*its @strings come to more than 5,000,"):
+        bibliography.parse(text, Path("papers.bib"))
+
+
+def test_a_file_too_large_to_read_is_refused() -> None:
+    with pytest.raises(BadFile, match=r"holds 5,000,001 characters; valid: at most 5,000,000"):
+        bibliography.parse(" " * 5_000_001, Path("papers.bib"))

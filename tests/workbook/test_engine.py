@@ -9,6 +9,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+import nbformat
 import papermill
 import psutil
 import pytest
@@ -122,6 +123,14 @@ def test_a_failed_cell_is_told_and_the_notebook_kept(tmp_path: Path) -> None:
     assert "ZeroDivisionError" in (tmp_path / "out.ipynb").read_text()
 
 
+def test_asserts_hold_whatever_the_environment_says(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PYTHONOPTIMIZE", "1")
+    with pytest.raises(PapermillExecutionError, match="AssertionError"):
+        execute(tmp_path, "assert False")
+
+
 @pytest.mark.parametrize("limit", ["cell", "notebook"])
 def test_past_the_limit_the_kernel_and_its_children_are_killed(tmp_path: Path, limit: str) -> None:
     """Also where they ignore signals, lead sessions of their own, or are daemons by now."""
@@ -147,6 +156,38 @@ def test_past_the_limit_the_kernel_and_its_children_are_killed(tmp_path: Path, l
     assert len(started) == 4  # the kernel, a child, its child, a daemon
     for pid in started:
         assert gone(int(pid))
+
+
+def test_a_notebook_of_short_cells_ends_at_its_limit_too(tmp_path: Path) -> None:
+    begun = time.monotonic()
+    with pytest.raises(CellTimeoutError):
+        execute(tmp_path, *["import time; time.sleep(0.05)"] * 1000, notebook_timeout=4)
+    assert time.monotonic() - begun < 20
+    ran = [cell for cell in nbformat.read(tmp_path / "out.ipynb", 4).cells if cell.execution_count]
+    assert 1 < len(ran) < 100
+
+
+def test_saving_takes_a_small_part_of_the_time_and_loses_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A save that takes as long as of a notebook with thousands of cells."""
+    saved = 0
+    write = papermill.engines.write_ipynb
+
+    def slowly(notebook: Any, path: str) -> None:
+        nonlocal saved
+        saved += 1
+        time.sleep(0.3)
+        write(notebook, path)
+
+    monkeypatch.setattr(papermill.engines, "write_ipynb", slowly)
+    path = str(tmp_path / "out.ipynb")
+    looks = f"import time; time.sleep(2); print('just ' 'before' in open({path!r}).read())"
+    begun = time.monotonic()
+    done = execute(tmp_path, *["1"] * 60, "print('just', 'before')", looks)
+    took_s = time.monotonic() - begun
+    assert saved <= 5 + took_s / 3
+    assert text_of(done.cells[-1]) == "True\n"
 
 
 def test_a_kernel_that_dies_is_noticed(tmp_path: Path) -> None:

@@ -19,9 +19,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 import pytest
 
 from labkit.cli import main
+from labkit.cli.run import joined
 from labkit.workbook.run import batch, guard, imports, results, runs
 from labkit.workbook.run.jobs import Outcome
 from tests.faults import client, machine
@@ -87,6 +89,39 @@ def test_what_a_run_wrote_half_when_it_was_killed_goes(tmp_path: Path) -> None:
     assert {path.name: path.read_text() for path in folder.glob("*claims*")} == {
         "claims.parquet": "new"
     }
+
+
+@pytest.mark.parametrize("harm", ["missing", "no table", "cut short", "a byte"])
+@pytest.mark.parametrize("table", ["claims.parquet", "scoreboard.html", "a/runs.parquet"])
+def test_a_table_that_was_harmed_is_written_again(tmp_path: Path, table: str, harm: str) -> None:
+    """Nothing has run since: the table itself is looked at, and so it is when all is up to date."""
+    root = workbook(tmp_path / "wb", a=("1",))
+    results.store(root, "a", "default", {"claims.json": "[]"}, {"parameters": {"n": 1}})
+    joined(root)
+    path = root / "results" / table
+    whole = path.read_bytes()
+    middle = len(whole) // 2
+    if harm == "missing":
+        path.unlink()
+    elif harm == "no table":
+        path.write_text("x")
+    elif harm == "cut short":
+        path.write_bytes(whole[:middle])
+    else:
+        path.write_bytes(whole[:middle] + bytes([whole[middle] ^ 1]) + whole[middle + 1 :])
+    joined(root)
+    assert path.read_bytes() == whole
+
+
+def test_a_table_that_is_none_stops_no_run_that_makes_results(tmp_path: Path) -> None:
+    root = workbook(tmp_path / "wb", a=("1",))
+    for number in (1, 2):
+        meta = {"parameters": {"n": number}}
+        results.store(root, "a", f"n={number}", {"claims.json": "[]"}, meta)
+        joined(root)
+        assert len(pd.read_parquet(runs.path_of(root, "a"))) == number
+        runs.path_of(root, "a").write_text("x")
+        (root / "results" / runs.NOTE).write_text("[]")
 
 
 def _written(path: Path, content: bytes) -> Path:

@@ -51,6 +51,8 @@ def test_values_take_the_declared_type(text: str, annotation: str, value: Any) -
         (".nan", "float"),
         (".inf", "float"),
         ("[1, 2]", "list[int]"),
+        ("1" + "0" * 400, "float"),
+        ("\udcff", "str"),
     ],
 )
 def test_values_of_another_type_are_refused(text: str, annotation: str) -> None:

@@ -11,13 +11,21 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from labkit.workbook.run import results
+from labkit.workbook.run import results, runs
 
-FILES = {"zero.ipynb": "{}", "claims.json": '[{"id": "a"}]', "figures/01.json": "{}"}
+CLAIM = dict.fromkeys(("paper", "id", "kind", "statement", "unit", "source"), "a") | {
+    "verdict": "reproduced",
+    "paper_value": 1,
+    "our_value": 1.5,
+    "ratio": 1.5,
+    "verified": True,
+}
+FILES = {"zero.ipynb": "{}", "claims.json": json.dumps([CLAIM]), "figures/01.json": "{}"}
 SCALARS = st.one_of(st.integers(), st.booleans(), st.floats(allow_nan=False), st.text(max_size=90))
 NAMES = st.from_regex(r"[a-z][a-z_0-9]{0,20}", fullmatch=True)
 
@@ -37,7 +45,7 @@ def test_a_stored_result_reads_back(tmp_path: Path) -> None:
     first, second = results.records(tmp_path)
     assert (first.slug, second.slug) == ("default", "seed=3")
     assert first.parameters == {"seed": 0}
-    assert first.claims == [{"id": "a"}]
+    assert first.claims == [CLAIM]
     assert first.notebook.read_text() == "{}"
     assert names_under(first.folder) == {*FILES, "run.json"}
 
@@ -182,3 +190,105 @@ def test_run_json_lists_every_file_with_its_hash(tmp_path: Path) -> None:
     assert listed == {
         name: hashlib.sha256((folder / name).read_bytes()).hexdigest() for name in FILES
     }
+
+
+def test_what_a_parameter_says_never_breaks_the_seal(tmp_path: Path) -> None:
+    """The seal's own place is sealed as zeros, which a text or a number may hold as well."""
+    texts = ["0" * 64, '"sha256": "' + "0" * 64 + '"', "\ud800"]
+    meta = {"parameters": {"text": texts[0], "more": texts[1], "half": texts[2], "n": 10**400}}
+    results.store(tmp_path, "zero", "default", {"claims.json": "[]"}, meta)
+    [record] = results.records(tmp_path)
+    assert record.parameters == meta["parameters"]
+    assert runs.write(tmp_path, "zero")
+    [row] = pd.read_parquet(runs.path_of(tmp_path, "zero")).to_dict("records")
+    assert (row["text"], row["half"], int(row["n"])) == ("0" * 64, "\\ud800", 10**400)
+
+
+FORGED = {
+    "parameters": [None, [], "x"],
+    "overrides": [[], {"seed": [1]}],
+    "metrics": [[1], {"time_s": {}}],
+    "datasets": [[], {"a": {}}, {"a": {"standin": "no"}}, {"a": 1}],
+    "machine": ["big", {"memory_bytes": "much"}],
+    "duration_s": ["x", -1, 10**400, float("nan"), None, [1]],
+    "fingerprint": [1, None],
+    "fingerprint_parts": [[], {"source": 1}],
+    "started": [0],
+    "ended": [{}],
+    "git_commit": [1],
+}
+"""What somebody may seal, by its field; anybody can compute a seal."""
+
+
+@pytest.mark.parametrize("field", FORGED)
+def test_a_forged_field_is_damage(tmp_path: Path, field: str) -> None:
+    for value in FORGED[field]:
+        meta = {"parameters": {}, field: value}
+        folder = results.store(tmp_path, "zero", "default", FILES, meta)
+        assert results.inspect(folder) == (None, "result damaged: run.json"), value
+        assert results.read(folder) is None
+
+
+VALUES = [10**400, {}, [], [[1]], [1, None], "\x1b[31m", float("nan")]
+TEXTS = [1, None, "\x07"]
+NUMBERS = ["x", 10**400]
+TRUTHS = ["x", 1]
+FORGED_CLAIM = {
+    **dict.fromkeys(("our_value", "paper_value", "flip_value"), VALUES),
+    **dict.fromkeys(("paper", "id", "kind", "statement", "unit", "source"), TEXTS),
+    **dict.fromkeys(("ratio", "fitted", "tolerance"), NUMBERS),
+    **dict.fromkeys(("verified", "can_fail"), TRUTHS),
+    "flip": [1],
+    "verdict": ["good", 1, [], None],
+    "flip_verdict": ["good", 1],
+}
+
+
+@pytest.mark.parametrize("field", FORGED_CLAIM)
+def test_a_forged_claim_is_damage(tmp_path: Path, field: str) -> None:
+    for value in FORGED_CLAIM[field]:
+        files = {**FILES, "claims.json": json.dumps([CLAIM | {field: value}])}
+        folder = results.store(tmp_path, "zero", "default", files, {"parameters": {}})
+        assert results.inspect(folder) == (None, "result damaged: claims.json"), value
+        assert results.read(folder) is None
+
+
+@pytest.mark.parametrize(
+    "claims", ["[1]", "1", "null", "[null]", "{}", "[" * 9999, "[" + "9" * 5000 + "]"]
+)
+def test_what_is_no_list_of_claims_is_damage(tmp_path: Path, claims: str) -> None:
+    files = {**FILES, "claims.json": claims}
+    folder = results.store(tmp_path, "zero", "default", files, {"parameters": {}})
+    assert results.inspect(folder) == (None, "result damaged: claims.json")
+
+
+def test_a_result_s_files_are_files_of_its_folder(tmp_path: Path) -> None:
+    """Neither a path that leaves it, nor a device or a pipe that is read without end."""
+    outside = tmp_path / "outside"
+    outside.write_text("x")
+    digest = hashlib.sha256(b"x").hexdigest()
+    for name in (str(outside), "../../../outside", "/dev/zero"):
+        folder = put(tmp_path)
+        meta = json.loads((folder / "run.json").read_text())
+        meta["files"][name] = digest
+        seal(folder, meta)
+        assert results.inspect(folder) == (None, "result damaged: run.json")
+    for damage in ("claims.json", "run.json"):
+        folder = put(tmp_path)
+        (folder / damage).unlink()
+        os.mkfifo(folder / damage)
+        assert results.inspect(folder) == (None, f"result damaged: {damage}")
+        (folder / damage).unlink()
+        (folder / damage).symlink_to("/dev/zero")
+        assert results.inspect(folder) == (None, f"result damaged: {damage}")
+    for files in ([], None, {"claims.json": 1}, {}):
+        folder = put(tmp_path)
+        seal(folder, {"parameters": {}, "files": files})
+        assert results.inspect(folder) == (None, "result damaged: run.json")
+
+
+def seal(folder: Path, meta: dict[str, Any]) -> None:
+    """Write a ``run.json`` as :func:`results.store` would seal it."""
+    text = results.dumps({**meta, "sha256": "0" * 64})
+    digest = hashlib.sha256(text.encode()).hexdigest()
+    (folder / "run.json").write_text(text.replace("0" * 64, digest))

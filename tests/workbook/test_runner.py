@@ -330,7 +330,8 @@ def test_only_what_changed_runs_again(tmp_path: Path) -> None:
 def test_the_longest_goes_first_and_the_untimed_before(tmp_path: Path) -> None:
     root = workbook(tmp_path / "wb", quick=("1",), slow=("2",), new=("3",))
     for key, duration_s in (("quick", 1.0), ("slow", 9.0)):
-        results.store(root, key, "default", {}, {"parameters": {}, "duration_s": duration_s})
+        meta = {"parameters": {}, "duration_s": duration_s}
+        results.store(root, key, "default", {"claims.json": "[]"}, meta)
     watcher = Recorder()
     go(root, watcher=watcher, num_jobs=1)
     assert watcher.began == ["new", "slow", "quick"]
@@ -450,15 +451,25 @@ def test_an_interrupted_run_leaves_no_process_and_the_next_one_ends_right(tmp_pa
     root = workbook(
         tmp_path / "wb",
         quick=("1",),
-        slow=("import time, os\nopen('started', 'w').close()", "time.sleep(SECONDS)"),
+        slow=(
+            "import time, os\nopen('started', 'w').close()",
+            "from labkit.kit import scratch\n"
+            "with scratch.folder(scratch.RANKS) as folder:  # as real ranks have it\n"
+            "    print(folder, file=open('held', 'w'), flush=True)\n"
+            "    time.sleep(SECONDS)",
+        ),
     )
     slow = root / "notebooks/tests/slow.ipynb"
+    held = root / "notebooks/tests/held"
     text = slow.read_text()
     slow.write_text(text.replace("SECONDS", "1000"))
     run = start(root)
     try:
         assert soon(lambda: results.read(results.folder_of(root, "quick", "default")), 60)
         assert soon((root / "notebooks/tests/started").exists, 60)
+        assert soon(lambda: held.exists() and held.read_text(), 60)
+        folder = Path(held.read_text().strip())
+        assert folder.is_dir()
         assert kernels_of(root)
         run_id = (root / "results/.running").read_text()
         assert sockets(run_id)
@@ -467,6 +478,7 @@ def test_an_interrupted_run_leaves_no_process_and_the_next_one_ends_right(tmp_pa
     finally:
         run.kill()
     assert soon(lambda: not kernels_of(root), 10)
+    assert soon(lambda: not folder.exists(), 10)
     assert [record.key for record in results.records(root)] == ["quick"]
     slow.write_text(text.replace("SECONDS", "0"))
     report = go(root)

@@ -134,3 +134,19 @@ def test_a_value_stands_in_an_option_or_in_the_file(tmp_path: Path) -> None:
         runs(tmp_path, "seeds: 2", "3")
     with pytest.raises(UsageError, match="--seeds 'x'; valid: how many"):
         with_seeds(None, "x")
+
+
+def test_runs_are_counted_before_any_is_made(tmp_path: Path) -> None:
+    """A thousand millions of them would take hours to list, or more memory than there is."""
+    path = tmp_path / "sweep.yaml"
+    grid = {name: list(range(1000)) for name in ("seed", "eta", "n")}
+    path.write_text(f"grid: {grid}\n")
+    declared = {n: Parameter(name=n, default=0, annotation="int") for n in grid}
+    with pytest.raises(BadFile, match=r"sweep\.yaml:1: .*'zeus': 1,000,000,000 runs.*at most 20,0"):
+        next(combinations("zeus", declared, sweepfile.read(path)))
+    for seeds in ("1000000000", "9" * 999, ",".join(["1"] * 20_001)):
+        with pytest.raises(UsageError, match=r"notebook 'zeus': .* runs; valid: at most 20,000"):
+            next(combinations("zeus", declared, with_seeds(None, seeds)))
+    with pytest.raises(UsageError, match="--seeds '999"):
+        with_seeds(None, "9" * 5000)
+    assert len(list(combinations("zeus", {"seed": declared["seed"]}, with_seeds(None, "20000"))))

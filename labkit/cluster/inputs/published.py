@@ -14,7 +14,8 @@ from labkit.cluster.inputs.rates import Rates
 from labkit.cluster.inputs.traces import Trace, from_csv
 from labkit.errors import BadFile, UsageError, not_among
 from labkit.files import shipped
-from labkit.kit.arrivals import from_table, texts_of
+from labkit.kit import tables
+from labkit.kit.arrivals import from_table
 from labkit.kit.describe import Count, NonNegative, Positive, Whole, checked
 
 if TYPE_CHECKING:
@@ -96,11 +97,12 @@ def load(name: str, *, part: str | None = None) -> Trace:
         return _virtual_clusters(PARTS[GAVEL][1:] if part == "philly" else (part,), part)
     if name == TIRESIAS:
         path = datasets.open(f"{name}/simulator/{part}.csv")
-        return from_table(Trace, texts_of(path), path, {}, f"{name}/{part}")
+        return from_table(Trace, tables.texts(path), path, {}, f"{name}/{part}")
     archive = DRAWN if part == "195job" else RAW
     path, table, is_standin = _member(part, archive, dtype=str, keep_default_na=False)
     title = f"{name}/{part}{', stand-in' * is_standin}"
-    return from_table(Trace, table.astype(str), path, {}, title)
+    lines = table.index + 2  # below the headings
+    return from_table(Trace, table.astype(str).set_axis(lines), path, {}, title)
 
 
 @checked
@@ -183,13 +185,13 @@ def _virtual_clusters(parts: tuple[str, ...], name: str) -> Trace:
     from labkit import datasets
 
     source = datasets.source(GAVEL, [PHILLY.format(part) for part in parts])
-    tables = []
+    jobs = []
     for part in parts:
         path = source.path(PHILLY.format(part))
-        table = source.frame(f"{part}.trace").astype(str) if source.is_standin else in_seconds(path)
-        tables.append(table.assign(tenant=part))
+        table = tables.texts(path, comments=True) if source.is_standin else in_seconds(path)
+        jobs.append(table.assign(tenant=part))
     name = f"{GAVEL}/{name}{', stand-in' * source.is_standin}"
-    return from_table(Trace, pd.concat(tables), path, {}, name)
+    return from_table(Trace, pd.concat(jobs), path, {}, name)
 
 
 def in_seconds(path: Path) -> pd.DataFrame:
@@ -213,7 +215,7 @@ def in_seconds(path: Path) -> pd.DataFrame:
             valid=f"a kind of {STEPS_PER_S}, and a number of steps from 1",
         )
     table = table.assign(duration_s=np.ceil(steps / rate).astype(int).astype(str))
-    return table.set_index(table.index - 1)  # errors count lines below headings; there are none
+    return table.set_index(table.index + 1)  # the lines: there are no headings
 
 
 @checked
@@ -280,7 +282,7 @@ def from_slurm(path: str | Path) -> Trace:
     """
     path = Path(path)
     valid = f"what `{SACCT}` prints"
-    table = texts_of(path, sep="|", valid=valid)
+    table = tables.texts(path, sep="|", valid=valid)
     if "ElapsedRaw" not in table and "Elapsed" in table:
         table = table.assign(ElapsedRaw=_elapsed_s(table["Elapsed"], path))
     for column in ("JobID", "Submit", "ElapsedRaw", "AllocTRES"):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import json
 import math
 import random
@@ -19,6 +18,7 @@ from labkit import files
 from labkit.cluster.inputs.clusters import Cluster, Pool
 from labkit.cluster.inputs.traces import Trace
 from labkit.errors import BadFile, BadValue, not_among
+from labkit.kit import tables
 from labkit.kit.describe import Count, NonNegative, Positive, Whole, checked, description
 
 SOURCE = "gavel-osdi20"
@@ -170,9 +170,7 @@ def _read_json(file: Path) -> Callable[..., float]:
 
 
 def _read_csv(file: Path) -> Callable[..., float]:
-    import pandas as pd
-
-    table = pd.read_csv(io.StringIO(files.read_text(file)), comment="#", keep_default_na=False)
+    table = tables.typed(file, missing=False)
     if not {"gpu", "kind", "other", "steps_per_s"} <= set(table):
         raise BadFile(file, "needs the columns gpu, kind, other, steps_per_s")
     speeds = table.set_index(["gpu", "kind", "other"])["steps_per_s"].to_dict()

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import numpy as np
 from annotated_types import Gt, Lt
 
-from labkit.errors import BadFile, BadValue, UsageError
+from labkit.errors import BadValue, UsageError
+from labkit.kit import tables
 from labkit.kit.describe import NonNegative, Positive, Whole, checked, description
 from labkit.pipeline.profiles.checks import COLUMNS, NUMBERS, kept_rows, validated
 from labkit.pipeline.scheduling.schedule import (
@@ -73,7 +74,7 @@ class EnergyProfile:
         """Read columns stage, instruction, frequency (MHz), time (s), energy (J of one GPU).
 
         Instructions are ``forward`` and ``backward``, or the backward pass's halves ``input`` and
-        ``weight``. Lines that start with ``#`` may precede the header.
+        ``weight``. Lines that start with ``#`` hold no measurement.
 
         Args:
             path: the file.
@@ -82,19 +83,8 @@ class EnergyProfile:
         Raises:
             BadFile: the file is missing or not such a table; names the line and the column.
         """
-        import pandas as pd
-
         path = Path(path)
-        try:
-            lines = path.read_text(encoding="utf-8").splitlines()
-            preamble = next((i for i, line in enumerate(lines) if not line.startswith("#")), 0)
-            table = pd.read_csv(path, skiprows=preamble, skip_blank_lines=False)
-        except FileNotFoundError:
-            raise BadFile(path, "the file is missing") from None
-        except (pd.errors.ParserError, pd.errors.EmptyDataError, UnicodeDecodeError) as error:
-            raise BadFile(path, f"not a CSV table: {' '.join(str(error).split())}") from None
-        table.index += preamble + 2  # each row's line in the file
-        table = table.dropna(how="all")
+        table = tables.typed(path).dropna(how="all")
         return cls._checked(table, blocking_power_w, path)
 
     @classmethod

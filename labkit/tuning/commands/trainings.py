@@ -153,7 +153,7 @@ def live(
         steps=steps,
         **asdict(cost),
     )
-    return run_live(state, job, meter, tries, to_stderr=output.json_to == "-")
+    return run_live(state, job, meter, tries, to_stderr=output.takes_stdout)
 
 
 def run_live(

@@ -30,7 +30,7 @@ from annotated_types import MinLen
 from labkit import extras
 from labkit.errors import BadFile, BadValue, LabkitError, UsageError, not_among
 from labkit.files import read_text, write_atomically
-from labkit.kit.describe import Count, Positive, Whole, description
+from labkit.kit.describe import Count, Distinct, Positive, Seeds, description
 from labkit.tuning.configurations.power_limits import Slice, profile_limits
 from labkit.tuning.recording.capping import CapModel
 from labkit.tuning.recording.meters import GpuMeter, RaplMeter, machine
@@ -53,6 +53,7 @@ _CLOCKS = {
     "epoch_s": "wall time of the training steps",
     "cpu_s": "processor time of the one thread that trains, the wall time of an idle machine",
 }
+_BATCH_SIZES = (8, 16, 32, 64, 128, 256, 512)
 _ROW = ["dataset", "network", "batch_size", "optimizer"]
 _POWER = ["power_limit", "time_per_epoch", "average_power", "energy_source", "time_source"]
 
@@ -71,20 +72,16 @@ class Grid:
         base_learning_rate: at the default batch size; it grows with the square root of the size.
     """
 
-    networks: Annotated[tuple[str, ...], MinLen(1)] = ("mlp", "cnn")
-    batch_sizes: Annotated[tuple[Count, ...], MinLen(1)] = (8, 16, 32, 64, 128, 256, 512)
-    seeds: Annotated[tuple[Whole, ...], MinLen(1)] = (1, 2, 3, 4, 5)
-    targets: Annotated[tuple[Accuracy, ...], MinLen(1)] = (0.9, 0.95, 0.97, 0.98)
+    networks: Annotated[tuple[str, ...], MinLen(1), Distinct()] = ("mlp", "cnn")
+    batch_sizes: Annotated[tuple[Count, ...], MinLen(1), Distinct()] = _BATCH_SIZES
+    seeds: Seeds = (1, 2, 3, 4, 5)
+    targets: Annotated[tuple[Accuracy, ...], MinLen(1), Distinct()] = (0.9, 0.95, 0.97, 0.98)
     max_epochs: Count = 50
     default_batch_size: Count = 64
     default_target: float = 0.97
     base_learning_rate: Positive = 0.1
 
     def __post_init__(self) -> None:
-        for name in ("networks", "batch_sizes", "seeds", "targets"):
-            values = getattr(self, name)
-            if len(set(values)) != len(values):
-                raise BadValue(f"{name} must hold each value once, got {values}")
         for name, valid in (("batch_size", self.batch_sizes), ("target", self.targets)):
             value = getattr(self, f"default_{name}")
             if value not in valid:

@@ -11,11 +11,11 @@ from collections.abc import Iterator
 from typing import Annotated
 
 import numpy as np
-from annotated_types import Gt, MinLen
+from annotated_types import Gt
 from numpy.typing import NDArray
 
 from labkit.errors import LabkitError, UsageError
-from labkit.kit.describe import Count, Share, Whole, description
+from labkit.kit.describe import Count, Seeds, Share, description
 from labkit.tuning.configurations.outcomes import cost_j, epoch_cost_j
 from labkit.tuning.policies.policy import Outcome, Policy, Task
 from labkit.tuning.traces.job import Job
@@ -36,7 +36,7 @@ class Experiment:
     eta_knob: Share
     beta_knob: Annotated[float, Gt(1)]
     num_recurrences: Count
-    seeds: Annotated[tuple[Whole, ...], MinLen(1)]
+    seeds: Seeds
     drift: tuple[Job, ...] = ()
     concurrency: Count = 1
 

@@ -7,7 +7,6 @@ size that was trained but never profiled) is a named warning with counts.
 
 from __future__ import annotations
 
-import csv
 import math
 import warnings
 from itertools import product
@@ -16,7 +15,7 @@ from pathlib import Path
 import pandas as pd
 
 from labkit.errors import BadFile
-from labkit.files import read_text
+from labkit.kit.tables import texts
 
 WORKLOAD = ["dataset", "network", "optimizer"]
 _RUN = [*WORKLOAD, "batch_size", "run"]
@@ -96,31 +95,11 @@ def _checked(path: Path, columns: list[str], key: list[str], optional: str = "")
 
 def _fields(path: Path, columns: list[str]) -> pd.DataFrame:
     """Read a file as text, field by field; lines that start with # or are empty do not count."""
-    text = read_text(path).splitlines()
-    numbered = [(n, t) for n, t in enumerate(text, 1) if t.strip() and not t.startswith("#")]
     valid = ",".join(columns)
-    if not numbered:
-        raise BadFile(path, "not a table: it has no header line", valid=valid)
-    (first, *lines), texts = zip(*numbered, strict=True)
-    header, *rows = [[field.strip() for field in row] for row in csv.reader(texts)]
-    if missing := [c for c in columns if c not in header]:
-        raise BadFile(path, f"lacks column {', '.join(missing)}", line=first, valid=valid)
-    if twice := [c for c in columns if header.count(c) > 1]:
-        raise BadFile(path, "names a column twice", line=first, field=twice[0])
-    if not rows:
-        raise BadFile(path, "has a header but no rows", line=first)
-    for line, row in zip(lines, rows, strict=True):
-        if len(row) != len(header):
-            raise BadFile(
-                path,
-                f"an incomplete or broken row: {len(row)} fields where the header has "
-                f"{len(header)}",
-                line=line,
-                field=header[min(len(row), len(header) - 1)],
-                value=",".join(row),
-                valid=",".join(header),
-            )
-    return pd.DataFrame(rows, columns=header, index=lines)
+    table = texts(path, comments=True, needed=columns, valid=valid)
+    if table.empty:
+        raise BadFile(path, "has a header but no rows", valid=valid)
+    return table
 
 
 def _refuse(path: Path, values: pd.Series, wrong: pd.Series, problem: str, valid: str) -> None:

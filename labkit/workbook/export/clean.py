@@ -11,6 +11,8 @@ import functools
 import re
 from typing import Any
 
+from labkit.files import encoded
+
 _HTML = """
     a abbr b bdi bdo blockquote br caption cite code col colgroup dd del details dfn div dl dt em
     figcaption figure h1 h2 h3 h4 h5 h6 hr i img input ins kbd li mark ol p pre q rp rt ruby s samp
@@ -84,7 +86,7 @@ def clean(html: str) -> str:
     >>> clean('<a href="javascript:f()">a</a> <a href="#b">b</a>')
     '<a>a</a> <a href="#b">b</a>'
     """
-    return str(_cleaner().clean(html))
+    return str(_cleaner().clean(encoded(html).decode()))
 
 
 @functools.cache

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from html import escape
 from typing import Any
 
+from labkit.quantities import is_finite_number
 from labkit.workbook.export.catalogue import Item
 from labkit.workbook.notebooks import PLOTLY_MIME
 
@@ -73,7 +74,7 @@ def _points(
     """A trace's points as numbers: logarithms on a logarithmic axis, categories by their place."""
 
     def at(axis: str, value: Any) -> float | None:
-        if not isinstance(value, (int, float)):
+        if not is_finite_number(value):
             return None if value is None else places.setdefault(f"{axis}{value}", len(places))
         if layout.get(f"{axis}axis", {}).get("type") != "log":
             return value

@@ -19,12 +19,13 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 from xml.etree import ElementTree
 
+from labkit.files import encoded
 from labkit.kit import page
 from labkit.workbook import notebooks
 from labkit.workbook.export import clean
 from labkit.workbook.notebooks import PLOTLY_MIME, WIDGET_VIEW, joined
 from labkit.workbook.review import tally
-from labkit.workbook.review.claims import CLAIMS_MIME, check_form
+from labkit.workbook.review.claims import CLAIMS_MIME, records_in
 
 if TYPE_CHECKING:
     from bs4 import BeautifulSoup, Tag
@@ -74,7 +75,7 @@ class Markup:
         for output in cell.get("outputs", []):
             try:
                 parts.append(self._output(output))
-            except (AttributeError, KeyError, TypeError, ValueError) as error:
+            except Exception as error:  # what a stranger stores can be wrong in any way
                 self._report(f"an output was left out, since it is malformed: {error!r}")
         return [part for part in parts if part]
 
@@ -121,9 +122,7 @@ class Markup:
     def _claims(self, data: Mapping[str, Any]) -> str:
         """Claims in five columns; the notebook's own table, with the rules, unfolds."""
         whole = self._clean(joined(data.get("text/html", "")))
-        for claim in data[CLAIMS_MIME]:
-            check_form(claim)
-        rows = [tally.row(claim) for claim in data[CLAIMS_MIME]]
+        rows = [tally.row(claim) for claim in records_in(data[CLAIMS_MIME])]
         return render("claims.html.j2", claims=rows, whole=whole, legend=tally.LEGEND)
 
     def _plot(self, figure: Mapping[str, Any]) -> str:
@@ -138,7 +137,7 @@ class Markup:
         """A picture; a drawing too, since a browser runs and fetches nothing for an ``<img>``."""
         if mime == "image/svg+xml":
             named = content if _SVG in content else content.replace("<svg", f"<svg {_SVG}", 1)
-            picture = named.encode()
+            picture = encoded(named)
         else:
             picture = base64.b64decode("".join(content.split()), validate=True)
         source = f"data:{mime};base64,{base64.b64encode(picture).decode()}"
@@ -187,9 +186,12 @@ class Markup:
 
     def _embedded(self, address: str) -> str:
         """An image file that stands in the notebook's folder, as a data address; "" for others."""
-        path = (self.folder / unquote(address)).resolve()
+        try:
+            path = (self.folder / unquote(address)).resolve()
+            inside = path.is_file() and path.is_relative_to(self.folder.resolve())
+        except (OSError, ValueError):  # no name that a file can have
+            return ""
         mime = mimetypes.guess_type(path.name)[0] or ""
-        inside = path.is_file() and path.is_relative_to(self.folder.resolve())
         if not inside or not mime.startswith("image/"):
             return ""
         return f"data:{mime};base64,{base64.b64encode(path.read_bytes()).decode()}"

@@ -130,6 +130,7 @@ class Written:
     shows: str
     problems: list[str]
     num_slides: int
+    num_bytes: int
     warning: str
 
 
@@ -152,7 +153,12 @@ def write_slides(
     html, problems, count, warning = deck(source)
     files.write_atomically(path, html)
     return Written(
-        path=path, shows=source.words, problems=problems, num_slides=count, warning=warning
+        path=path,
+        shows=source.words,
+        problems=problems,
+        num_slides=count,
+        num_bytes=len(files.encoded(html)),
+        warning=warning,
     )
 
 

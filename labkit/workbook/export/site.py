@@ -194,7 +194,7 @@ class _Site:
         else:
             text, problems, *_ = render()
             files.write_atomically(self.folder / name, text)
-            size = len(text.encode())
+            size = len(files.encoded(text))
             self._new[name] = {"from": made_from, "problems": problems, "bytes": size}
             self.report.written.append(name)
         self.report.problems += [f"{name}: {p}" for p in self._new[name]["problems"]]
@@ -244,6 +244,6 @@ def _fingerprint_of_paper(source: origin.Origin, families: dict[str, list[str]])
 
 def _digest(texts: Iterable[str], paths: Iterable[Path] = ()) -> str:
     digest = hashlib.sha256()
-    for part in (*map(str.encode, texts), *(path.read_bytes() for path in paths)):
+    for part in (*map(files.encoded, texts), *(path.read_bytes() for path in paths)):
         digest.update(len(part).to_bytes(8, "big") + part)
     return digest.hexdigest()

@@ -12,11 +12,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
+from typing import Any
 
 from labkit import files
 from labkit.errors import BadFile
 
 FILE = Path("data/papers.bib")
+LARGEST = 5_000_000
+"""Characters that the file may have, and that its ``@string``s may come to in all."""
 
 _CONTAINERS = ("journal", "journaltitle", "booktitle", "howpublished", "school", "institution")
 _ACRONYM = re.compile(r"\(([A-Z][A-Za-z/& -]*?)\W*(?:\d{2}|\d{4})?\)")
@@ -193,16 +196,20 @@ class Raw:
 
 def scan(text: str, path: Path) -> Iterator[Raw]:
     """Every entry as it stands, spelled out where the file has ``@string``s."""
-    from pybtex.database.input.bibtex import LowLevelParser, month_names
     from pybtex.scanner import PybtexSyntaxError
-    from pybtex.utils import CaseInsensitiveDict
 
-    parser = LowLevelParser(text, macros=CaseInsensitiveDict(month_names))
+    if len(text) > LARGEST:
+        problem = f"holds {len(text):,} characters"
+        raise BadFile(path, problem, valid=f"at most {LARGEST:,}, some ten thousand entries")
+    parser = _parser(text)
     has_strings = False
+    counted = 0
+    line = 1
     try:
         for command, body in parser:
             start = parser.command_start or 0
-            line = text.count("\n", 0, start) + 1
+            line += text.count("\n", counted, start)
+            counted = start
             if command.lower() in ("string", "preamble"):
                 has_strings = True
                 continue
@@ -247,6 +254,26 @@ def whole(raws: Sequence[Raw]) -> Iterator[Raw]:
         own = {name: value for name, value in raw.fields.items() if name != "crossref"}
         fields = given | own
         yield replace(raw, fields=fields, text=render(raw.kind, raw.key, fields))
+
+
+def _parser(text: str) -> Any:
+    """Make pybtex's parser, which follows ``@string``s without end where each names others."""
+    from pybtex.database.input.bibtex import LowLevelParser, month_names
+    from pybtex.scanner import PybtexSyntaxError
+    from pybtex.utils import CaseInsensitiveDict
+
+    class Parser(LowLevelParser):
+        inserted = 0
+
+        def substitute_macro(self, name: str) -> str:
+            value = str(super().substitute_macro(name))
+            self.inserted += len(value)
+            if self.inserted > LARGEST:
+                problem = f"its @strings come to more than {LARGEST:,} characters"
+                raise PybtexSyntaxError(problem, self)
+            return value
+
+    return Parser(text, macros=CaseInsensitiveDict(month_names))
 
 
 def _fields(path: Path, line: int, key: str, pairs: list[tuple[str, list[str]]]) -> dict[str, str]:

@@ -8,7 +8,8 @@ notebook passes its values to :func:`judge`; the executed notebook carries the v
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -16,7 +17,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from labkit import files
 from labkit.errors import LabkitError, UsageError, not_among
-from labkit.quantities import rounded
+from labkit.quantities import is_finite_number, rounded
 from labkit.workbook import notebooks
 from labkit.workbook.review import tables
 from labkit.workbook.review.tally import LEGEND, SYMBOLS, flipped_words, shown, signed, tally
@@ -26,6 +27,8 @@ from labkit.workbook.review.verdicts import (
     Text,
     Value,
     Verdict,
+    is_finite,
+    is_value,
     ratio_of,
     tolerance_in_words,
     value_problem,
@@ -285,25 +288,90 @@ def from_notebook(notebook: NotebookNode) -> list[dict[str, Any]]:
         LabkitError: a stored claim lacks what :func:`record_of` writes.
     """
     merged: dict[tuple[str, str], dict[str, Any]] = {}
-    for record in (r for records in notebooks.carried(notebook, CLAIMS_MIME) for r in records):
-        check_form(record)
+    for record in chain.from_iterable(map(records_in, notebooks.carried(notebook, CLAIMS_MIME))):
         name = (record["paper"], record["id"])
         if name not in merged or record["verdict"] != "not attempted":
             merged[name] = dict(record)
     return list(merged.values())
 
 
+def records_in(carried: Any) -> list[dict[str, Any]]:
+    """The records of what one output carries as :data:`CLAIMS_MIME`, or of a ``claims.json``.
+
+    Raises:
+        LabkitError: one is malformed.
+    """
+    records = carried if isinstance(carried, list) else [carried]
+    for record in records:
+        check_form(record)
+    return records
+
+
 def check_form(record: Any) -> None:
-    """Refuse a record that somebody else's notebook may hold and no table could show."""
+    """Refuse a record that somebody else's notebook may hold and no table could show.
+
+    Raises:
+        LabkitError: it names the paper, the claim and the first field that is wrong.
+    """
     fields = record if isinstance(record, dict) else {}
-    named = ("paper", "id", "kind", "statement", "unit", "source", "verdict")
-    texts = [fields.get(name) for name in named]
-    rest = {"paper_value", "our_value", "ratio", "verified"} - fields.keys()
-    verdicts = [texts[-1], fields.get("flip_verdict") or "differs"]
-    known = all(isinstance(verdict, str) and verdict in SYMBOLS for verdict in verdicts)
-    are_texts = all(isinstance(t, str) and not files.CONTROL.search(t) for t in texts)
-    if rest or not known or not are_texts:
+    wrong = next((n for n, fits in _FORM.items() if not fits(fields.get(n))), None)
+    wrong = wrong or next((name for name in _NEEDED if name not in fields), None)
+    if wrong is not None:
         raise LabkitError(
-            f"a claim that the notebook of {texts[0]!r} stores is malformed: {texts[1]!r}; "
+            f"a claim that the notebook of {fields.get('paper')!r} stores is malformed: "
+            f"{fields.get('id')!r}, field {wrong!r}; "
             "`labkit run` and `labkit refresh` store it anew"
         )
+
+
+def _is_text(value: Any) -> bool:
+    return isinstance(value, str) and not files.CONTROL.search(value)
+
+
+def _is_text_or_missing(value: Any) -> bool:
+    return value is None or _is_text(value)
+
+
+def _is_verdict(value: Any) -> bool:
+    return isinstance(value, str) and value in SYMBOLS
+
+
+def _is_verdict_or_missing(value: Any) -> bool:
+    return value is None or _is_verdict(value)
+
+
+def _is_value_or_missing(value: Any) -> bool:
+    """Tell whether tables can show it: numbers that floats hold, texts that terminals can print."""
+    if value is None:
+        return True
+    parts = value if isinstance(value, list) else [value]
+    texts = [part for part in parts if isinstance(part, str)]
+    return is_value(value) and is_finite(value) and all(map(_is_text, texts))
+
+
+def _is_number_or_missing(value: Any) -> bool:
+    return value is None or is_finite_number(value)
+
+
+def _is_tolerance_or_missing(value: Any) -> bool:
+    parts = value if isinstance(value, list) else [value]
+    return all(map(_is_number_or_missing, parts))
+
+
+def _is_truth_or_missing(value: Any) -> bool:
+    return value is None or isinstance(value, bool)
+
+
+_FORM: dict[str, Callable[[Any], bool]] = {
+    **dict.fromkeys(("paper", "id", "kind", "statement", "unit", "source"), _is_text),
+    **dict.fromkeys(("judge", "flip", "dataset"), _is_text_or_missing),
+    "verdict": _is_verdict,
+    "flip_verdict": _is_verdict_or_missing,
+    **dict.fromkeys(("paper_value", "our_value", "flip_value"), _is_value_or_missing),
+    **dict.fromkeys(("ratio", "fitted"), _is_number_or_missing),
+    "tolerance": _is_tolerance_or_missing,
+    **dict.fromkeys(("verified", "can_fail"), _is_truth_or_missing),
+}
+"""What a record's fields, as :func:`record_of` writes them, may hold."""
+_NEEDED = ("paper_value", "our_value", "ratio", "verified")
+"""The fields that may hold nothing but must be there."""

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from labkit.errors import BadFile, UsageError, did_you_mean
+from labkit.kit import tables
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -13,19 +14,13 @@ if TYPE_CHECKING:
 
 def load(root: Path, key: str, name: str = "points") -> pd.DataFrame:
     """``data/papers/<key>/<name>.csv``, as :meth:`labkit.workbook.Paper.points` says."""
-    import pandas as pd
-
     folder = root / "data" / "papers" / key
     path = folder / f"{name.removesuffix('.csv')}.csv"
     there = sorted(file.stem for file in folder.glob("*.csv"))
     if path.parent != folder or path.stem not in there:
         hint = did_you_mean(path.stem, there) if there else "it holds no table yet"
         raise UsageError(f"no {name!r} among the tables of data/papers/{key}: {hint}")
-    try:
-        table = pd.read_csv(path, comment="#")
-    except (ValueError, UnicodeDecodeError) as error:
-        reason = " ".join(str(error).split())
-        raise BadFile(path, f"not a table: {reason}", valid="CSV with a line of names") from None
+    table = tables.typed(path)
     if table.empty:
         raise BadFile(path, "no point in it", valid="a row a point")
-    return table
+    return table.reset_index(drop=True)

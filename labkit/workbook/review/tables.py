@@ -17,8 +17,18 @@ from itertools import chain, zip_longest
 from numbers import Real
 from typing import TYPE_CHECKING, Any, Literal
 
-from labkit.errors import UsageError, not_among
-from labkit.quantities import LARGEST, NOTHING, SCALES, heading, number, rounded, split_unit
+from labkit.errors import LabkitError, UsageError, not_among
+from labkit.files import CONTROL
+from labkit.quantities import (
+    LARGEST,
+    NOTHING,
+    SCALES,
+    heading,
+    is_finite_number,
+    number,
+    rounded,
+    split_unit,
+)
 from labkit.workbook import notebooks
 
 if TYPE_CHECKING:
@@ -260,16 +270,40 @@ def shared_table(
 
 
 def _value(measure: Any, value: Any) -> float | None:
-    if isinstance(value, Real) and not math.isfinite(value):
-        return None
     if not isinstance(value, Real) or isinstance(value, bool):
         raise UsageError(f"paper.shared: {measure!r} must hold numbers, got {value!r}")
-    return float(rounded(float(value), 4))
+    number = value.item() if hasattr(value, "item") else value
+    return float(rounded(float(number), 4)) if is_finite_number(number) else None
 
 
 def shared_in(notebook: Any) -> list[dict[str, Any]]:
-    """The shared results that an executed notebook carries, in order."""
-    return [record for shown in notebooks.carried(notebook, SHARED_MIME) for record in shown]
+    """The shared results that an executed notebook carries, in order.
+
+    Raises:
+        LabkitError: one is malformed.
+    """
+    records: list[Any] = []
+    for shown in notebooks.carried(notebook, SHARED_MIME):
+        records += shown if isinstance(shown, list) else [shown]
+    for record in records:
+        fields = record if isinstance(record, dict) else {}
+        texts = [fields.get(name) for name in ("paper", "input", "method", "measure")]
+        value = fields.get("value", "")
+        is_number = value is None or is_finite_number(value)
+        if not (all(map(_is_text, texts)) and is_number and type(fields.get("standin")) is bool):
+            raise _malformed("a result on a shared input", record)
+    return records
+
+
+def _is_text(value: Any) -> bool:
+    return isinstance(value, str) and not CONTROL.search(value)
+
+
+def _malformed(what: str, found: Any) -> LabkitError:
+    return LabkitError(
+        f"{what} that the notebook stores is malformed: {found!r:.200}; `labkit run` and "
+        "`labkit refresh` store it anew"
+    )
 
 
 def metrics_table(values: Mapping[str, Any]) -> Table:
@@ -290,19 +324,28 @@ def metrics_table(values: Mapping[str, Any]) -> Table:
 
 def _number(name: str, value: Any) -> int | float:
     value = value.item() if hasattr(value, "item") else value
-    if not isinstance(value, Real) or isinstance(value, bool) or not math.isfinite(value):
+    if isinstance(value, Real) and not isinstance(value, int | float):
+        value = float(value)  # a fraction
+    if not is_finite_number(value):
         raise UsageError(f"paper.record: {name} must be a finite number, got {value!r}")
     return value if isinstance(value, int) else rounded(float(value))
 
 
 def metrics_in(notebook: Any) -> dict[str, int | float]:
     """What an executed notebook recorded, a later value over an earlier one of its name, and what
-    it shows on shared inputs, as ``input/method/measure``."""
+    it shows on shared inputs, as ``input/method/measure``.
+
+    Raises:
+        LabkitError: something it recorded is no number, or has no name.
+    """
     values: dict[str, int | float] = {
         f"{record['input']}/{record['method']}/{record['measure']}": record["value"]
         for record in shared_in(notebook)
         if record["value"] is not None
     }
     for recorded in notebooks.carried(notebook, METRICS_MIME):
+        are_numbers = isinstance(recorded, dict) and all(map(is_finite_number, recorded.values()))
+        if not are_numbers or not all(map(_is_text, recorded)):
+            raise _malformed("a table of recorded numbers", recorded)
         values |= recorded
     return values

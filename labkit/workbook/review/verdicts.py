@@ -14,7 +14,7 @@ from typing import Annotated, Any, Literal, Self, TypeGuard
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 from pydantic_core import PydanticCustomError
 
-from labkit.quantities import number
+from labkit.quantities import is_finite_number, number
 
 DIGITS = 4
 EDGE = 1e-9
@@ -37,12 +37,13 @@ def _parts(value: Any) -> list[Any]:
 
 
 def _one_value(value: Any) -> Any:
-    parts = _parts(value)
-    if not parts:
+    if value == []:
         raise _invalid("an empty list says nothing", "a number, a text, a list of them, or null")
-    if value is None or all(isinstance(part, bool | int | float | str) for part in parts):
-        return value
-    raise _invalid("not a value", "a number, a text, a list of them, or null")
+    if value is not None and not is_value(value):
+        raise _invalid("not a value", "a number, a text, a list of them, or null")
+    if not is_finite(value):
+        raise _invalid("not a finite number", "a number whose size is below 1.8e308")
+    return value
 
 
 def _one_tolerance(value: Any) -> Any:
@@ -226,7 +227,17 @@ def are_numbers(value: Any) -> TypeGuard[float | list[float]]:
 
 
 def is_finite(value: Any) -> bool:
-    return all(not isinstance(part, float) or math.isfinite(part) for part in _parts(value))
+    """Tell whether each number of ``value``, if there is any, is finite as a float."""
+    return all(
+        isinstance(part, bool) or not isinstance(part, int | float) or is_finite_number(part)
+        for part in _parts(value)
+    )
+
+
+def is_value(value: Any) -> bool:
+    """Tell whether ``value`` is one that a claim may have, or several, as plain data."""
+    parts = _parts(value)
+    return bool(parts) and all(isinstance(part, bool | int | float | str) for part in parts)
 
 
 # ---------------------------------------------------------------- what may be judged

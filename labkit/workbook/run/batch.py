@@ -159,7 +159,9 @@ def _reason(folder: Path, current: Fingerprint) -> str:
 def _durations(root: Path, key: str) -> dict[str, float]:
     """How long the notebook took with each set of parameters, by slug."""
     metas = {folder.name: results.read_meta(folder) for folder in results.folders(root, key)}
-    return {slug: float(meta["duration_s"]) for slug, meta in metas.items() if meta}
+    return {
+        slug: meta["duration_s"] for slug, meta in metas.items() if meta and "duration_s" in meta
+    }
 
 
 # ---------------------------------------------------------------- running
@@ -270,7 +272,10 @@ def result_files(text: str, key: str) -> dict[str, str]:
     from labkit.workbook.review import claims
 
     notebook = notebooks.parse(text)
-    files = {f"{key}.ipynb": text, "claims.json": results.dumps(claims.from_notebook(notebook))}
+    files = {
+        f"{key}.ipynb": text,
+        results.CLAIMS_FILE: results.dumps(claims.from_notebook(notebook)),
+    }
     for number, figure in enumerate(notebooks.carried(notebook, notebooks.PLOTLY_MIME), start=1):
         files[f"figures/{number:02}.json"] = results.dumps(figure)
     return files

@@ -67,6 +67,7 @@ def _end_with_parent(pipe: Connection, folder: str) -> None:
     processes.end(processes.descendants(os.getpid()), wait_s=0)
     processes.end_marked(folder, processes.KERNEL_MARK)
     processes.remove_sockets(processes.socket_prefix(pid=os.getpid()))
+    processes.sweep_folders()
     shutil.rmtree(folder, ignore_errors=True)
     os._exit(1)
 
@@ -87,12 +88,13 @@ class _Running:
     cell: CellPlace | None = None
 
     def overdue(self, terms: Terms) -> bool:
-        """Whether the worker failed to end a cell or notebook past its limit by itself."""
-        moment = time.monotonic()
+        """Whether the worker failed to end a notebook past its limit by itself."""
         limit = terms.notebook_timeout_s
-        if limit is not None and moment - self.begun > limit + GRACE_S:
-            return True
-        return moment - self.last_sign > terms.cell_timeout_s + GRACE_S
+        return limit is not None and time.monotonic() - self.begun > limit + GRACE_S
+
+    def silent(self, terms: Terms) -> bool:
+        """Whether the worker failed to end a cell past its limit by itself."""
+        return time.monotonic() - self.last_sign > terms.cell_timeout_s + GRACE_S
 
 
 class LocalPool:
@@ -165,12 +167,15 @@ class LocalPool:
         ready = connection.wait([run.pipe for run in self._running], timeout=0.5)
         for run in list(self._running):
             sign = _hear(run) if run.pipe in ready else None
-            if isinstance(sign, CellPlace):
+            if isinstance(sign, Outcome):
+                yield self._ended(run, sign)
+                continue
+            if sign is not None:
                 run.cell = sign
                 yield Event(kind="cell", job=run.job, cell=sign)
-            elif sign is not None:
-                yield self._ended(run, sign)
-            elif run.overdue(self._terms) and not run.pipe.poll():
+            elif run.pipe.poll():
+                continue  # it came meanwhile and is heard next
+            if run.overdue(self._terms) or run.silent(self._terms):
                 hung = _unfinished(run, "hung", "Stuck", "no sign of life past the time limit")
                 yield self._ended(run, hung)
 

@@ -48,7 +48,6 @@ def journal(root: Path) -> Iterator[str]:
     Call it with the lock held.
     """
     file = journal_file(root)
-    processes.sweep_servers()
     _clear_away(root)
     run_id = uuid.uuid4().hex
     with naming(file):
@@ -61,7 +60,7 @@ def journal(root: Path) -> Iterator[str]:
 
 def tidy(root: Path) -> None:
     """Clear away what a killed run left, if there is anything and no other run is at work."""
-    processes.sweep_servers()
+    processes.sweep_folders()
     if not journal_file(root).exists():
         return
     from filelock import FileLock, Timeout
@@ -85,13 +84,15 @@ def journal_file(root: Path) -> Path:
 
 
 def _clear_away(root: Path, run_id: str = "") -> None:
-    """What a run (else: the one noted) can leave: kernels, their sockets, half-built folders."""
+    """What a run (else: the one noted) can leave: kernels, their sockets and temporary folders,
+    half-built results."""
     file = journal_file(root)
     if not run_id and file.exists():
         run_id = file.read_text(encoding="utf-8").strip()
     if run_id:
         processes.end_marked(run_id)
         processes.remove_sockets(processes.socket_prefix(run_id))
+    processes.sweep_folders()
     results.sweep_scratch(root)
     file.unlink(missing_ok=True)
 

@@ -23,6 +23,8 @@ State = Literal["current", "stale", "orphan", "damaged", "failed", "unknown"]
 """``stale``: the notebook, its code or its data changed since; ``orphan``: the notebook is gone, or
 no longer has a parameter that was set; ``failed``: what the last run left, which raised;
 ``unknown``: the notebook cannot be read as it stands."""
+LOG = "log.txt"
+"""What a failed run leaves even where it had no notebook to keep."""
 _SIGNS = {
     "=": operator.eq,
     "==": operator.eq,
@@ -32,6 +34,8 @@ _SIGNS = {
     ">": operator.gt,
     ">=": operator.ge,
 }
+_BESIDE = ("figures", LOG, ".ipynb_checkpoints")
+"""What else may stand in a result's folder: of the run, of one that failed, of Lab."""
 _PREFIXES = ("", "run.", "claim.", "metric.", "verdict.")
 _MOST_NAMED = 12  # runs in an error
 _CONDITION = re.compile(r"\s*([^=<>!]+?)\s*(==|!=|<=|>=|=|<|>)\s*(.*?)\s*")
@@ -49,6 +53,16 @@ class Stored:
     record: results.RunRecord | None = None
 
     @property
+    def kept_because(self) -> str:
+        """Why it must not be removed though nothing rests on it: it is not all ours; else ""."""
+        if self.folder.is_symlink() or self.folder.parent.is_symlink():
+            return "reached by a link"
+        sealed = (results.read_meta(self.folder) or {}).get("files", ())
+        ours = {results.RUN_FILE, results.CLAIMS_FILE, f"{self.key}.ipynb", *_BESIDE, *sealed}
+        others = sorted(path.name for path in self.folder.iterdir() if path.name not in ours)
+        return f"no run wrote {', '.join(others[:_MOST_NAMED])}" if others else ""
+
+    @property
     def num_bytes(self) -> int:
         return sum(path.stat().st_size for path in self.folder.rglob("*") if path.is_file())
 
@@ -61,7 +75,8 @@ def inventory(root: Path, keys: Sequence[str] = ()) -> Iterator[Stored]:
     folders = [*top.glob("[!.]*/*/"), *(top / ".failed").glob("*/*/")]
     of_key: dict[str, list[Path]] = {key: [] for key in sorted(known)}
     for folder in sorted(folders, key=lambda path: (path.name != results.DEFAULT, path.name)):
-        names = (results.RUN_FILE, f"{folder.parent.name}.ipynb", "log.txt")
+        names = [results.RUN_FILE, f"{folder.parent.name}.ipynb"]
+        names += [LOG] if _is_failure(folder) else []
         if any((folder / name).exists() for name in names):
             of_key.setdefault(folder.parent.name, []).append(folder)
     for key in keys or of_key:
@@ -78,7 +93,7 @@ def _of_paper(
     for folder in folders:
         record = results.read(folder)
         state: State
-        if folder.parent.parent.name == ".failed":
+        if _is_failure(folder):
             state = "failed"
             reason = "what its last run left"
         elif declared is None:
@@ -98,6 +113,10 @@ def _of_paper(
             reason = own.since(record.meta)
             state = "stale" if reason else "current"
         yield Stored(key=key, folder=folder, state=state, reason=reason, record=record)
+
+
+def _is_failure(folder: Path) -> bool:
+    return folder.parent.parent.name == ".failed"
 
 
 def _as_it_is(root: Path, path: Path | None) -> tuple[set[str] | None, Any, str]:
@@ -182,7 +201,7 @@ def is_clearable(stored: Stored, *, sweeps: bool = False, defaults: bool = False
     """Whether nothing is lost with it: failures, orphans, damaged or stale runs of a sweep.
 
     ``sweeps`` adds current runs of sweeps; ``defaults`` what is stale or damaged of the notebooks'
-    own parameters.
+    own parameters. What ``kept_because`` gives a reason for is for its owner to remove.
     """
     if stored.state in ("failed", "orphan"):
         return True

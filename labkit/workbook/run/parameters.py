@@ -17,6 +17,8 @@ from labkit import files
 from labkit.errors import BadFile, UsageError, did_you_mean
 from labkit.workbook.notebooks import SCALARS, Parameter
 
+MOST_RUNS = 20_000
+"""Runs of one notebook in one command."""
 Place = tuple[int | str, ...]
 
 
@@ -59,8 +61,11 @@ def with_seeds(sweep: Sweep | None, text: str) -> Sweep:
     if not text:
         return sweep
     parts = [part.strip() for part in text.split(",")]
-    if not all(part.isdecimal() for part in parts) or parts == ["0"]:
-        raise UsageError(f"--seeds {text!r}; valid: how many, 1 or more, or a list such as 3,5,8")
+    are_numbers = all(part.isdecimal() and len(part) <= files.MOST_DIGITS for part in parts)
+    if not are_numbers or parts == ["0"]:
+        raise UsageError(
+            f"--seeds {text!r:.80}; valid: how many, 1 or more, or a list such as 3,5,8"
+        )
     if sweep.seeds is not None:
         raise sweep.refusal(sweep.seeds_place, "--seeds is given as well", "seeds in one of them")
     listed = [int(part) for part in parts]
@@ -94,9 +99,10 @@ def combinations(
     """Every combination of a sweep's choices: what differs from the defaults.
 
     Combinations that come to the same values are one. Raises UsageError for a parameter that the
-    notebook does not declare or that is given twice, and for a value not of its type; it names the
-    notebook, the parameter and what would be valid.
+    notebook does not declare or that is given twice, for a value not of its type, and for more than
+    :data:`MOST_RUNS`; it names the notebook, the parameter and what would be valid.
     """
+    _refuse_too_many(key, sweep)
     choices = [*sweep.choices, *_seeds(key, declared, sweep)]
     places: dict[str, Place] = {}
     axes: list[list[dict[str, Any]]] = []
@@ -115,6 +121,19 @@ def combinations(
         if (same := tuple(sorted(over.items()))) not in unlike:
             unlike.add(same)
             yield over
+
+
+def _refuse_too_many(key: str, sweep: Sweep) -> None:
+    """Count the combinations before any of them is made."""
+    seeds = sweep.seeds if sweep.seeds is not None else 1
+    count = seeds if isinstance(seeds, int) else len(seeds)
+    count *= math.prod(len(choice) for choice in sweep.choices)
+    if count > MOST_RUNS:
+        place = sweep.seeds_place if sweep.seeds is not None else sweep.choices[0][0][0].place
+        shown = f"{count:,}" if count < 10**15 else f"more than {10**15:,}"
+        problem = f"notebook {key!r}: {shown} runs"
+        valid = f"at most {MOST_RUNS:,} in one command; several commands may make more"
+        raise sweep.refusal(place, problem, valid)
 
 
 def is_seed(name: str) -> bool:
@@ -192,11 +211,16 @@ def of_type(value: Any, kind: str) -> Any:
     if kind == "int" and isinstance(value, float) and value.is_integer():
         value = int(value)
     if kind == "float" and type(value) is int:
-        value = float(value)
+        try:
+            value = float(value)
+        except OverflowError:
+            raise ValueError("a number that a float can hold, below 1.8e308") from None
     if type(value) is not SCALARS[kind]:
         raise ValueError({"bool": "true or false"}.get(kind, f"of type {kind}"))
     if isinstance(value, float) and not math.isfinite(value):
         raise ValueError("a finite number")
+    if isinstance(value, str) and files.encoded(value).decode() != value:
+        raise ValueError("text that UTF-8 can hold")
     return value
 
 

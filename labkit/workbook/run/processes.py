@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import os
 import shutil
 import signal
@@ -13,6 +12,8 @@ from functools import cache
 from multiprocessing import util
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+from labkit.kit import scratch
 
 if TYPE_CHECKING:
     import psutil
@@ -91,27 +92,20 @@ def claim_servers() -> None:
 
     A process that is killed leaves the folder, but not the lock.
     """
-    folder = tempfile.mkdtemp(prefix=_SERVERS, dir=short_folder())
-    fcntl.flock(os.open(folder, os.O_RDONLY), fcntl.LOCK_EX)  # open as long as the process lives
+    folder, _ = scratch.claimed(_SERVERS, short_folder())  # locked as long as the process lives
     util.Finalize(None, shutil.rmtree, args=(folder, True), exitpriority=_AFTER_ITS_OWN)
     usual = tempfile.tempdir
-    tempfile.tempdir = folder
+    tempfile.tempdir = str(folder)
     try:
         util.get_temp_dir()
     finally:
         tempfile.tempdir = usual
 
 
-def sweep_servers() -> None:
-    """Remove the folders of :func:`claim_servers` whose process was killed."""
-    for folder in Path(short_folder()).glob(f"{_SERVERS}*"):
-        with contextlib.suppress(OSError):  # held, or another user's
-            handle = os.open(folder, os.O_RDONLY)
-            try:
-                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                shutil.rmtree(folder, ignore_errors=True)
-            finally:
-                os.close(handle)
+def sweep_folders() -> None:
+    """Remove the temporary folders of processes that were killed: of servers and of ranks."""
+    scratch.sweep(_SERVERS, short_folder())
+    scratch.sweep(scratch.RANKS)
 
 
 def short_folder() -> str:

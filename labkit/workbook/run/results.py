@@ -20,15 +20,16 @@ import json
 import os
 import shutil
 import tempfile
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 from labkit.errors import LabkitError
-from labkit.files import naming, write_atomically
+from labkit.files import encoded, naming, write_atomically
+from labkit.quantities import is_finite_number
 from labkit.workbook import normalise, notebooks
 from labkit.workbook.run import fingerprint
 
@@ -36,10 +37,12 @@ if TYPE_CHECKING:
     from nbformat import NotebookNode
 
 RUN_FILE = "run.json"
+CLAIMS_FILE = "claims.json"
 DEFAULT = "default"
 _MAX_SLUG = 120
-_UNSEALED = "0" * 64
-"""Stands in ``run.json`` for its own hash while that is taken."""
+_SEAL = '"sha256": "{}"'
+_UNSEALED = _SEAL.format("0" * 64)
+"""What ``run.json`` says of its own hash while that is taken."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -112,14 +115,19 @@ def stamp(records: Iterable[RunRecord]) -> str:
 
 
 def read_meta(folder: Path) -> dict[str, Any] | None:
-    """What ``folder``'s ``run.json`` says, or None where it is missing, cut short or altered."""
+    """What ``folder``'s ``run.json`` says, or None where it is missing, cut short or altered.
+
+    Anybody can compute its seal, so what it says must have the form that :func:`store` is given.
+    """
     try:
-        text = (folder / RUN_FILE).read_text(encoding="utf-8")
+        text = _regular(folder / RUN_FILE).read_text(encoding="utf-8")
         meta: dict[str, Any] = json.loads(text)
         seal = meta["sha256"]
-        return meta if _sha256(text.replace(seal, _UNSEALED).encode()) == seal else None
-    except (OSError, ValueError, KeyError, TypeError):
+        unsealed = text.replace(_SEAL.format(seal), _UNSEALED)
+        is_whole = _sha256(unsealed.encode()) == seal and _has_form(meta)
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
         return None
+    return meta if is_whole else None
 
 
 def inspect(folder: Path) -> tuple[dict[str, Any] | None, str]:
@@ -129,22 +137,105 @@ def inspect(folder: Path) -> tuple[dict[str, Any] | None, str]:
         return None, f"result damaged: {RUN_FILE}" if folder.exists() else "no result yet"
     for name, digest in meta["files"].items():
         try:
-            intact = _sha256((folder / name).read_bytes()) == digest
+            intact = _sha256(_regular(folder / name).read_bytes()) == digest
         except OSError:
             intact = False
         if not intact:
             return None, f"result damaged: {name}"
+    if _claims_of(folder) is None:
+        return None, f"result damaged: {CLAIMS_FILE}"
     return meta, ""
+
+
+def _regular(path: Path) -> Path:
+    """``path`` if it is a file; raises FileNotFoundError for what else may never end, as a pipe."""
+    if not path.is_file():
+        raise FileNotFoundError(path)
+    return path
 
 
 def _sha256(content: bytes) -> str:
     return hashlib.sha256(content).hexdigest()
 
 
+def _has_form(meta: Any) -> bool:
+    """Whether ``run.json`` has what a result needs, and all it has is of the kind it should be."""
+    needed = {"files", "parameters"} <= meta.keys() and CLAIMS_FILE in meta["files"]
+    return needed and all(fits(meta[name]) for name, fits in _FORM.items() if name in meta)
+
+
+def _is_text(value: Any) -> bool:
+    return isinstance(value, str)
+
+
+def _is_text_or_missing(value: Any) -> bool:
+    return value is None or isinstance(value, str)
+
+
+def _is_scalar(value: Any) -> bool:
+    return isinstance(value, bool | int | float | str)
+
+
+def _is_duration(value: Any) -> bool:
+    return is_finite_number(value) and value >= 0
+
+
+def _are_texts(value: Any) -> bool:
+    return isinstance(value, dict) and all(map(_is_text, value.values()))
+
+
+def _is_mapping(value: Any) -> bool:
+    return isinstance(value, dict)
+
+
+def _are_scalars(value: Any) -> bool:
+    return isinstance(value, dict) and all(map(_is_scalar, value.values()))
+
+
+def _are_files(value: Any) -> bool:
+    """Whether names and hashes, of files that stand inside the folder."""
+    names = map(PurePosixPath, value) if _are_texts(value) else [PurePosixPath("/")]
+    return not any(name.is_absolute() or ".." in name.parts for name in names)
+
+
+def _are_datasets(value: Any) -> bool:
+    return isinstance(value, dict) and all(
+        isinstance(each, dict) and isinstance(each.get("standin"), bool) for each in value.values()
+    )
+
+
+def _is_machine(value: Any) -> bool:
+    return _are_scalars(value) and is_finite_number(value.get("memory_bytes", 0))
+
+
+_FORM: dict[str, Callable[[Any], bool]] = {
+    "files": _are_files,
+    "parameters": _is_mapping,  # a default may be any literal
+    **dict.fromkeys(("overrides", "metrics"), _are_scalars),
+    "fingerprint_parts": _are_texts,
+    **dict.fromkeys(("fingerprint", "started", "ended"), _is_text),
+    "git_commit": _is_text_or_missing,
+    "datasets": _are_datasets,
+    "machine": _is_machine,
+    "duration_s": _is_duration,
+}
+
+
+def _claims_of(folder: Path) -> list[dict[str, Any]] | None:
+    """A result's claims; None where they are not such as a run stores."""
+    from labkit.workbook.review import claims
+
+    try:
+        return claims.records_in(json.loads(_regular(folder / CLAIMS_FILE).read_text("utf-8")))
+    except (OSError, ValueError, RecursionError, LabkitError):
+        return None
+
+
 def read(folder: Path) -> RunRecord | None:
     """The result in ``folder``, or None where it is not whole and as it was written."""
     meta, _ = inspect(folder)
-    if meta is None:
+    claims = None if meta is None else _claims_of(folder)
+    if meta is None or claims is None:
         return None
     key = folder.parent.name
     return RunRecord(
@@ -153,7 +244,7 @@ def read(folder: Path) -> RunRecord | None:
         parameters=dict(meta["parameters"]),
         folder=folder,
         notebook=folder / f"{key}.ipynb",
-        claims=json.loads((folder / "claims.json").read_text(encoding="utf-8")),
+        claims=claims,
         meta=meta,
     )
 
@@ -167,9 +258,9 @@ def store(root: Path, key: str, slug: str, files: Mapping[str, str], meta: dict[
     ``meta`` gains ``files`` (name -> SHA-256) and ``sha256``, its own. Removes what an earlier
     failure of the same run had left under ``.failed``.
     """
-    hashes = {name: _sha256(text.encode()) for name, text in files.items()}
-    run = dumps({**meta, "files": hashes, "sha256": _UNSEALED})
-    sealed = run.replace(_UNSEALED, _sha256(run.encode()))
+    hashes = {name: _sha256(encoded(text)) for name, text in files.items()}
+    run = dumps({**meta, "files": hashes, "sha256": "0" * 64})
+    sealed = run.replace(_UNSEALED, _SEAL.format(_sha256(encoded(run))))
     target = _put(root, folder_of(root, key, slug), {**files, RUN_FILE: sealed})
     remove(failed_folder(root, key, slug))
     return target
@@ -206,7 +297,7 @@ def _put(root: Path, target: Path, files: Mapping[str, str]) -> Path:
         path = building / name
         path.parent.mkdir(parents=True, exist_ok=True)
         with naming(path):
-            path.write_bytes(text.encode())
+            path.write_bytes(encoded(text))
     target.parent.mkdir(parents=True, exist_ok=True)
     aside = building.with_name(building.name + "-old")
     if target.exists():
@@ -241,9 +332,9 @@ def write_back(root: Path, key: str, *, allow_standin: bool = False) -> bool:
     longer the ones that were executed.
     """
     record = read(folder_of(root, key, DEFAULT))
-    if record is None:
+    if record is None or "fingerprint" not in record.meta:
         raise LabkitError(f"{key}: there is no result to write back; `labkit run {key}` makes one")
-    standins = [name for name, data in record.meta["datasets"].items() if data["standin"]]
+    standins = [name for name, data in record.meta.get("datasets", {}).items() if data["standin"]]
     if standins and not allow_standin:
         raise LabkitError(
             f"{key}: not written back, since it ran on stand-in data for {', '.join(standins)}; "

@@ -6,6 +6,7 @@ many notebooks; between the two stands :func:`execute`, which a worker process c
 
 from __future__ import annotations
 
+import asyncio
 import math
 import os
 import shutil
@@ -49,6 +50,10 @@ def _end(thread=ipykernel.kernelapp.IPKernelApp.instance().control_thread, atexi
 """
 
 IOPUB_LIMIT_S = 60
+SPARING = 10
+"""How many times as long as the last save took lies between two, unless a cell takes a while."""
+LATE_S = 0.5
+"""Seconds that a cell runs before what ran until then is saved for certain."""
 
 CellListener = Callable[[str, int, NotebookNode], None]
 """Called with "start" or "error", the cell's index in the executed notebook, and the cell."""
@@ -94,9 +99,26 @@ class LabkitClient(PapermillNotebookClient):
         self._sockets: Path | None = None
 
     def _limit_of_next_cell(self, cell: NotebookNode) -> float | None:
-        """Seconds this cell may take: its own limit or what is left for the notebook."""
-        limit = min(self._cell_limit, self._deadline - time.monotonic())
+        """Seconds this cell may take: its own limit or what is left for the notebook.
+
+        Raises:
+            CellTimeoutError: nothing is left; each of many short cells would end in time.
+        """
+        left = self._deadline - time.monotonic()
+        if left <= 0:
+            raise CellTimeoutError.error_from_timeout_and_cell("no time is left", 0, cell)
+        limit = min(self._cell_limit, left)
         return None if math.isinf(limit) else max(0.1, limit)
+
+    async def async_execute_cell(self, *given: Any, **kw: Any) -> NotebookNode:
+        """Run a cell, and save the notebook as it stood before if the cell takes a while."""
+        late = asyncio.get_running_loop().call_later(LATE_S, self.nb_man.save_before)
+        try:
+            return await super().async_execute_cell(*given, **kw)
+        finally:
+            late.cancel()
+
+    execute_cell = run_sync(async_execute_cell)
 
     def create_kernel_manager(self) -> KernelManager:
         manager = super().create_kernel_manager()
@@ -116,7 +138,9 @@ class LabkitClient(PapermillNotebookClient):
         below = []
         # A run that a reader starts from a live notebook has no reader of its own.
         given = {**os.environ, **kwargs.get("env", {})}
-        kwargs["env"] = {"LABKIT_LIVE": "0", **given, processes.KERNEL_MARK: self._mark}
+        # Asserts judge the results, so nobody's settings may leave them out.
+        ours = {"PYTHONOPTIMIZE": "", processes.KERNEL_MARK: self._mark}
+        kwargs["env"] = {"LABKIT_LIVE": "0", **given, **ours}
         try:
             with super().setup_kernel(**kwargs):
                 group = getattr(self.km.provisioner, "pgid", None)
@@ -154,18 +178,42 @@ class LabkitClient(PapermillNotebookClient):
 
 
 class SparingManager(NotebookExecutionManager):
-    """papermill's record of an execution, which tells a listener of the cells, and saves the
-    notebook when a code cell starts and at the end, rather than twice a cell."""
+    """papermill's record of an execution, which tells a listener of the cells.
+
+    It saves the notebook when a code cell starts and at the end, rather than twice a cell. A save
+    writes the whole notebook: where that takes long beside the cells it is put off, until
+    :meth:`save_before` at the latest, so that a run's time stays in proportion to its cells.
+    """
 
     listener: CellListener | None = None
     _saves = True
+    _is_owed = False
+    _saved_at_s = -math.inf
+    _save_took_s = 0.0
 
     def save(self, **kwargs: Any) -> None:
         if self._saves:
+            begun_s = time.monotonic()
             super().save(**kwargs)
+            self._saved_at_s = time.monotonic()
+            self._save_took_s = self._saved_at_s - begun_s
+            self._is_owed = False
+
+    def save_before(self) -> None:
+        """Save what was there when the cell that now runs began, if that was put off."""
+        if self._is_owed:
+            self._saves = True
+            self.save()
+
+    def notebook_complete(self, **kw: Any) -> None:
+        self._saves = True
+        super().notebook_complete(**kw)
 
     def cell_start(self, cell: NotebookNode, cell_index: int, **kw: Any) -> None:
-        self._saves = cell.cell_type == "code"
+        is_code = cell.cell_type == "code"
+        is_due = time.monotonic() - self._saved_at_s > SPARING * self._save_took_s
+        self._saves = is_code and is_due
+        self._is_owed |= is_code and not is_due
         super().cell_start(cell, cell_index, **kw)
         if self.listener:
             self.listener("start", cell_index, cell)

@@ -18,13 +18,13 @@ from __future__ import annotations
 import hashlib
 import io
 import json
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from labkit import files
 from labkit.workbook.review import claims
-from labkit.workbook.review.verdicts import are_numbers
+from labkit.workbook.review.verdicts import are_numbers, is_finite
 from labkit.workbook.run import results
 
 if TYPE_CHECKING:
@@ -54,28 +54,54 @@ def refresh(root: Path, *writers: Callable[[Path], Path]) -> list[Path]:
         if _is_current(folder, stamp):
             return []
         for half in folder.glob(".*.tmp"):  # of a run that was killed while it wrote here
-            half.unlink()
+            if half.is_file():
+                half.unlink()
+        for damaged in _altered(folder, _note(folder)):  # a writer may keep what it finds
+            damaged.unlink(missing_ok=True)
         written = [writer(root) for writer in writers]
-        names = [path.relative_to(folder).as_posix() for path in written]
-        files.write_atomically(folder / NOTE, json.dumps({"stamp": stamp, "files": names}))
+        digests = {path.relative_to(folder).as_posix(): _digest(path) for path in written}
+        files.write_atomically(folder / NOTE, json.dumps({"stamp": stamp, "files": digests}))
     return written
 
 
 def _is_current(folder: Path, stamp: str) -> bool:
-    """Whether the note of the last call has this ``stamp`` and what was written is all there."""
+    """Whether the note of the last call has this ``stamp``, and what was written is still there."""
+    known = _note(folder)
+    return known.get("stamp") == stamp and not _altered(folder, known)
+
+
+def _note(folder: Path) -> dict[str, Any]:
+    """The note of the last call; empty where there is none that can be read."""
     try:
-        known = json.loads((folder / NOTE).read_text(encoding="utf-8"))
-        return known["stamp"] == stamp and all((folder / f).is_file() for f in known["files"])
-    except (OSError, ValueError, KeyError, TypeError):
-        return False
+        note = json.loads((folder / NOTE).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    is_whole = isinstance(note, dict) and isinstance(note.get("files"), dict)
+    return note if is_whole else {}
+
+
+def _altered(folder: Path, note: Mapping[str, Any]) -> list[Path]:
+    """The files of a ``note`` that are missing, cut short or altered since."""
+    written = {folder / name: digest for name, digest in note.get("files", {}).items()}
+    return [path for path, digest in written.items() if _digest(path) != digest]
+
+
+def _digest(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest() if path.is_file() else ""
 
 
 def _single_number(value: Any) -> float | None:
-    return float(value) if are_numbers(value) and not isinstance(value, list) else None
+    """A number that a column of numbers can hold; None for anything else."""
+    is_number = are_numbers(value) and not isinstance(value, list) and is_finite(value)
+    return float(value) if is_number else None
 
 
 def _json(value: Any) -> str:
-    return json.dumps(value, ensure_ascii=False, sort_keys=True)
+    return _text(json.dumps(value, ensure_ascii=False, sort_keys=True))
+
+
+def _text(value: str) -> str:
+    return files.encoded(value).decode()
 
 
 # ---------------------------------------------------------------- a paper's runs
@@ -97,7 +123,7 @@ def write(root: Path, key: str) -> bool:
 
     path = path_of(root, key)
     stamp = results.stamp(results.records(root, key)).encode()
-    if path.is_file() and (parquet.read_schema(path).metadata or {}).get(_STAMP) == stamp:
+    if _stamp_of(path) == stamp:
         return False
     rows = map(row, results.records(root, key))
     table = pyarrow.Table.from_pandas(frame(rows), preserve_index=False)
@@ -106,6 +132,17 @@ def write(root: Path, key: str) -> bool:
     parquet.write_table(table.replace_schema_metadata(metadata), buffer)
     files.write_atomically(path, buffer.getvalue())
     return True
+
+
+def _stamp_of(path: Path) -> bytes | None:
+    """The stamp of the results that a table was written from; None where it cannot be read."""
+    import pyarrow
+    from pyarrow import parquet
+
+    try:
+        return (parquet.read_schema(path).metadata or {}).get(_STAMP)
+    except (OSError, pyarrow.ArrowException):
+        return None
 
 
 def frame(rows: Iterable[dict[str, Any]]) -> pd.DataFrame:
@@ -144,12 +181,22 @@ def row(record: results.RunRecord) -> dict[str, Any]:
 
 
 def _column(values: list[Any]) -> list[Any]:
-    """Values of one kind, as a column of a file must be: numbers, truths, or texts."""
+    """Values of one kind, as a column of a file must be: numbers, truths, or texts.
+
+    Whole numbers that 64 bits cannot hold are kept as texts, every digit of them.
+    """
     known = [value for value in values if value is not None]
-    of_a_kind = any(all(isinstance(v, kind) for v in known) for kind in (bool, str))
-    if of_a_kind or None not in map(_single_number, known):
+    if all(isinstance(value, str) for value in known):
+        return [None if value is None else _text(value) for value in values]
+    if all(isinstance(value, bool) for value in known) or all(map(_fits_a_column, known)):
         return values
     return [None if v is None else _json(v) for v in values]
+
+
+def _fits_a_column(value: Any) -> bool:
+    if isinstance(value, int):
+        return not isinstance(value, bool) and -(2**63) <= value < 2**63
+    return isinstance(value, float)
 
 
 def swept(table: pd.DataFrame) -> list[str]:
@@ -219,8 +266,9 @@ def _ledger_rows(run: Any, root: Path) -> Iterator[dict[str, Any]]:
             shown.setdefault((run.key, claim.id), claims.record_of(run.key, claim))
     values = ("tolerance", "paper_value", "our_value", "flip_value")
     for record in shown.values():
+        own = {name: record[name] for name in record if name in _TYPES}
         yield {
-            **{name: record[name] for name in record if name in _TYPES},
+            **{n: _text(v) if isinstance(v, str) else v for n, v in own.items()},
             **{name: _json(record.get(name)) for name in values},
             "slug": run.slug,
             "parameters": _json(dict(run.parameters)),
