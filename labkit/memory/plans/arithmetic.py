@@ -118,9 +118,9 @@ class Arithmetic(NamedTuple):
         place = getattr(self.recipe, f"offload_{component}")
         sharded = place != "device" or states.is_sharded(component, self.parallel.zero)
         degree = self.parallel.shard_degree if sharded else 1
-        count, letter = self.num_params, "Ψ"
-        if component != "parameters" and self.num_trained < self.num_params:
-            count, letter = self.num_trained, "Ψ trained"
+        frozen = component != "parameters" and self.num_trained < self.num_params
+        count = self.num_trained if frozen else self.num_params
+        letter = "Ψ trained" if frozen else "Ψ"
         parts = "".join(f"/{n}" for n, there in ((tp, tp > 1), (degree, sharded)) if there)
         size = per_param * (count / tp / degree)
         return Term(component, size, f"{per_param} B × {letter}{parts}", "ZeRO §3.1, §5", place)

@@ -92,6 +92,32 @@ def figure_steps(seconds: Mapping[str, float], bound_s: float, *, title: str) ->
     return draw.finish(figure, title=title, x="plan", y="seconds an iteration", height=440)
 
 
+def _add_network(
+    figure: go.Figure,
+    network: str,
+    rows: pd.DataFrame,
+    free: pd.DataFrame,
+    places: Mapping[int, int],
+) -> None:
+    """Draw a network's ratios, solid with activations charged and dotted without."""
+    hue = HUES[network]
+    figure.add_scatter(
+        x=rows["num_microbatches"].map(places),
+        y=rows["ratio"],
+        mode="lines+markers",
+        name=NETWORKS[network],
+        line={"color": hue, "width": 3},
+    )
+    figure.add_scatter(
+        x=free["num_microbatches"].map(places),
+        y=free["ratio"],
+        mode="lines",
+        name=f"{NETWORKS[network]}, activations free",
+        line={"color": hue, "width": 2, "dash": "dot"},
+        showlegend=False,
+    )
+
+
 def figure_ratios(
     table: pd.DataFrame,
     default: pd.DataFrame,
@@ -113,23 +139,8 @@ def figure_ratios(
     sizes = sorted(table["num_microbatches"].unique().tolist())
     places = {size: place for place, size in enumerate(sizes)}
     for network, rows in table.groupby("network", sort=False):
-        hue = HUES[str(network)]
         free = default[default["network"] == network]
-        figure.add_scatter(
-            x=rows["num_microbatches"].map(places),
-            y=rows["ratio"],
-            mode="lines+markers",
-            name=NETWORKS[str(network)],
-            line={"color": hue, "width": 3},
-        )
-        figure.add_scatter(
-            x=free["num_microbatches"].map(places),
-            y=free["ratio"],
-            mode="lines",
-            name=f"{NETWORKS[str(network)]}, activations free",
-            line={"color": hue, "width": 2, "dash": "dot"},
-            showlegend=False,
-        )
+        _add_network(figure, str(network), rows, free, places)
     figure.add_scatter(
         x=best["num_microbatches"].map(places),
         y=best["ratio"],

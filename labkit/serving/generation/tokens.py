@@ -12,7 +12,21 @@ from labkit.errors import BadValue
 from labkit.kit.describe import Count, NonNegative, Positive, checked, description
 
 if TYPE_CHECKING:
+    from labkit.models import Model
     from labkit.serving.requests import Requests
+
+
+def _check_cut(shape: Model, tensor: int, stages: int) -> None:
+    """Refuse GPUs that cannot share the model so; raises BadValue."""
+    if shape.heads % tensor:
+        raise BadValue(
+            f"roofline: tensor must divide the {shape.heads} heads of {shape.name}, got {tensor}"
+        )
+    if stages > shape.num_layers:
+        raise BadValue(
+            f"roofline: stages must be at most the {shape.num_layers} layers of {shape.name}, got"
+            f" {stages}"
+        )
 
 
 @description
@@ -91,15 +105,7 @@ class TokenProfile:
 
         shape = Model.preset(model)
         chip = hardware.accelerator(accelerator)
-        if shape.heads % tensor:
-            raise BadValue(
-                f"roofline: tensor must divide the {shape.heads} heads of {model}, got {tensor}"
-            )
-        if stages > shape.num_layers:
-            raise BadValue(
-                f"roofline: stages must be at most the {shape.num_layers} layers of {model}, got"
-                f" {stages}"
-            )
+        _check_cut(shape, tensor, stages)
         layers = shape.num_layers / stages
         ways = tensor * stages
         weight_bytes = 2 * shape.num_params / ways
