@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from labkit.errors import BadValue
-from labkit.papers.antman import beside, pairs
+from labkit.papers import antman
+from labkit.papers.antman import beside, gains, pairs
 from labkit.serving.device.clients import Mode
 from labkit.serving.device.kernels import Program
 
@@ -55,6 +56,22 @@ def test_sharing_never_speeds_the_owner_up_and_never_idles_the_gpu_more(mode: Mo
     gained = by.loc["shared"].units_fraction - by.loc["alone"].units_fraction
     assert (gained > 0).all()
     assert (by.loc["alone"].guests_fraction == 0).all()
+    assert by.loc["alone"].units_fraction.equals(by.loc["alone"].alone_units_fraction)
+    assert gains(table)["alone"] == 0
+    assert gains(table)["shared"] > 0
+
+
+def test_guests_alike_gain_the_idle_share_over_the_busy_one() -> None:
+    programs = {name: full(name, 0.001) for name in "ab"}
+    for share in (0.2, 0.5):
+        table = pairs(programs, {"guests": "AntMan"}, idle_share=share, until_s=2.0)
+        gained = gains(table)["AntMan"]
+        assert gained == pytest.approx(share / (1 - share), rel=0.03)
+        figure = antman.figure_pairs(
+            table, ["AntMan"], idle_share=share, paper_gain=0.34, title="pairs"
+        )
+        mean = next(trace for trace in figure.data if trace.name == "AntMan, mean")
+        assert mean.y[0] == pytest.approx(100 * gained, rel=1e-4)
 
 
 def test_a_kernels_curve_between_its_points_and_beyond() -> None:

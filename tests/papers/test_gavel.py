@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from scipy.optimize import linprog
 
 from labkit import cluster
+from labkit.cluster.inputs.throughputs import GPU_TYPES, KINDS
 from labkit.errors import LabkitError
 from labkit.papers import gavel
 from tests.cluster.turns import (
@@ -187,3 +188,59 @@ def test_published_completion_times_at_full_size(
 def test_errors_say_what_would_be_valid() -> None:
     with pytest.raises(LabkitError, match="did you mean 'max-min'"):
         gavel.share_policy("max-mim")
+
+
+@given(seed=st.integers(0, 10**6))
+@settings(max_examples=20, deadline=None)
+def test_a_tiny_worth_of_time_leaves_the_slowest_job_as_fast(seed: int) -> None:
+    draw = np.random.default_rng(seed)
+    gain = draw.uniform(0.1, 2, (4, 2))
+    gpus = np.ones(4, int)
+    room = np.array([2, 1])
+    number = draw.integers(1, 3, 4)
+    least, _, _ = gavel.MaxMin(gain, gpus, room).solve(number)
+    tipped, times, _ = gavel.MaxMin(gain, gpus, room, worth=1e-5 * gain).solve(number)
+    assert tipped == pytest.approx(least, abs=1e-3)
+    assert (times.sum(axis=0) <= room + 1e-6).all()
+
+
+def all_kinds(*factors: float) -> cluster.Throughputs:
+    """Every kind runs so much faster on each GPU type than on the last."""
+    alone = np.tile(np.array(factors), (len(KINDS), 1))
+    shared = np.zeros((len(KINDS), len(KINDS), len(factors)))
+    return cluster.Throughputs(kinds=KINDS, gpu_types=GPU_TYPES, alone=alone, shared=shared)
+
+
+def test_few_jobs_end_as_if_alone_and_no_policy_beats_the_bound() -> None:
+    table = all_kinds(1.0, 1.0, 1.0)
+    rows = gavel.completion_times(table, ["max-min", "fifo"], 0.5, first_jobs=(200,))
+    bound_h = gavel.alone_h(table, first_job=200)
+    assert (rows["mean_h"] >= bound_h).all()
+    # A job waits for the next round, and ends with one.
+    assert rows["mean_h"].max() < bound_h + 0.3
+    assert set(rows["policy"]) == {"Gavel", "FIFO"}
+
+
+def test_jobs_that_may_only_use_what_they_are_due_stay_off_slow_free_gpus() -> None:
+    table = all_kinds(1.0, 2.0, 1.0)  # the first type, which is filled first, is slower
+    slow_h = gavel.alone_h(table, first_job=0, gpu="v100")
+    assert slow_h == pytest.approx(2 * gavel.alone_h(table, first_job=0))
+    any_free, strict = (
+        gavel.completion_times(
+            table, ["max-min"], 1.0, first_jobs=(0,), settings={"strict": strict}
+        )["mean_h"].iloc[0]
+        for strict in (False, True)
+    )
+    assert any_free > 1.5 * strict
+
+
+def test_a_gpu_type_that_is_not_there_is_named() -> None:
+    with pytest.raises(LabkitError, match="v100"):
+        gavel.alone_h(all_kinds(1.0, 1.0, 1.0), gpu="v10")
+
+
+def test_the_makespan_policy_ends_a_crowd_sooner(published_data: Need) -> None:
+    published_data("gavel-osdi20/scheduler/simulation_throughputs.json")
+    table = cluster.load_throughputs(wide=True)
+    hours = gavel.makespans(table, ["max-min", "makespan"], num_jobs=120)
+    assert hours["Gavel's makespan policy"] < hours["Gavel"]

@@ -154,3 +154,28 @@ def test_what_cannot_be_is_said() -> None:
         replace(case, rounds=np.full(12, 1.5))
     with pytest.raises(BadValue, match=r"Rounds\.types"):
         replace(case, types=np.full(6, -1))
+
+
+def test_gains_are_over_the_best_gang_and_nobody_gains_more_than_the_bound() -> None:
+    draws = hare.Draws(steps_per_s=SPEED, gpus=4, seeds=range(3))
+    gains = draws.gains()
+    assert list(gains.index) == [0, 1, 2]
+    assert gains[[*hare.GANGS]].max(axis=1).tolist() == pytest.approx([1.0] * 3)
+    assert (gains.drop(columns="bound").le(gains["bound"] + 1e-9, axis=0)).all(axis=None)
+    row = hare.summary(gains)
+    assert row["relaxed, least"] <= row["relaxed"] <= row["relaxed, most"]
+
+
+def test_a_dear_switch_costs_relaxed_rounds_more_than_gangs() -> None:
+    draws = hare.Draws(steps_per_s=SPEED, gpus=4, seeds=range(3))
+    free = draws.gains()["relaxed"].median()
+    dear = draws.changed(switch_s=60.0).gains()["relaxed"].median()
+    assert dear < free
+
+
+def test_right_times_are_those_of_no_error() -> None:
+    draws = hare.Draws(steps_per_s=SPEED, gpus=4, seeds=[1])
+    jobs = draws.jobs(1)
+    expected = hare.compare(jobs)["weighted_jct_s"]
+    assert draws.weighted_jct_s()[[*hare.WAYS]].iloc[0].to_dict() == expected.to_dict()
+    assert draws.changed(error=1.0).gains()["relaxed"].iloc[0] != draws.gains()["relaxed"].iloc[0]

@@ -838,6 +838,18 @@ def test_an_abstract_without_a_number_needs_one_headline(root: Path) -> None:
     assert "of kind 'headline'" not in str(findings(root, notebook))
 
 
+def test_a_headline_that_says_why_it_is_not_attempted_stands_for_one(root: Path) -> None:
+    notebook = good(root)
+    stored("verdict", "not attempted")(notebook)
+    file = root / "data/papers/alpha/claims.yaml"
+    text = file.read_text()
+    note = "    note: what the cluster's jobs hold is not published\n"
+    first, second = text.split("  - id: energy", 1)
+    assert "of kind 'headline'" in str(findings(root, notebook))
+    file.write_text(first + note + "  - id: energy" + second)
+    assert "of kind 'headline'" not in str(findings(root, notebook))
+
+
 def test_numbers_that_stand_for_many_things_may_be_typed(root: Path) -> None:
     notebook = good(root)
     replace("table1-code", "num", "print(3, 100, 'num_stages', 7 * 12); num")(notebook)

@@ -37,6 +37,15 @@ def _abstract_has_no_number(subject: Subject) -> bool:
         return False
 
 
+def _said_why_not(subject: Subject) -> int:
+    """Headline claims that are listed as not attempted, with a note that says why."""
+    judged = judged_claims(subject)
+    return sum(
+        claim.kind == "headline" and bool(claim.note) and claim not in judged
+        for claim in subject.claims
+    )
+
+
 HEADLINES = "claims of kind 'headline'"
 Span = tuple[int, int | None]
 SPANS: dict[str, dict[str, Span]] = {
@@ -76,8 +85,10 @@ def _in_words() -> str:
 def holds_enough(subject: Subject) -> Iterator[Remark]:
     for (what, spans), count in zip(SPANS.items(), _COUNTS, strict=True):
         least, most = spans[subject.size or SIZES[-1]]
-        if what == HEADLINES and _abstract_has_no_number(subject):
-            least = min(least, 1)  # a second one would be invented
+        if what == HEADLINES:  # a second one would be invented
+            if _abstract_has_no_number(subject):
+                least = min(least, 1)
+            least = max(least - _said_why_not(subject), 1)
         number = count(subject)
         if number < least or (most is not None and number > most):
             fix = f"a {subject.size or SIZES[-1]} notebook: {span_in_words((least, most))}"

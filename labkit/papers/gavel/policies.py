@@ -1,26 +1,19 @@
-"""Gavel (OSDI'20): shares of time by linear programs over jobs and GPU types.
+"""Gavel's programs as policies of the engine, and AlloX.
 
-    from labkit.papers import gavel
-
-    table = cluster.load_throughputs()
-    trace = cluster.generate_continuous(6000, jobs_per_hour=5.6)
-    policy = gavel.share_policy("max-min-shared", pairs=table)
-    run = cluster.simulate(trace, table.cluster(36, 36, 36), policy)
-
-The rounds that realise shares are the engine's (Gavel §5, Algorithm 1), since Gandiva's packing
-runs in them too. Here are Gavel's own programs and AlloX, its nearest rival.
+A policy says what share of its time each job spends on each GPU type; the engine's rounds realise
+the shares.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from labkit.cluster.inputs.throughputs import Throughputs, packed
+from labkit.cluster.inputs.throughputs import packed
 from labkit.cluster.policies import shares as engine
 from labkit.cluster.policies.shares import Active, SharePolicy, Shares, whole_shares
 from labkit.errors import not_among
@@ -28,6 +21,8 @@ from labkit.kit.describe import checked, description
 
 LEAST_SHARE = 1e-9
 """Shares of time below this are none: what a program's solution leaves by rounding."""
+TINY_WORTH = 1e-5
+"""Of a second of GPU time, beside the least speed: it decides among equal optima alone."""
 
 
 class MaxMin:
@@ -47,6 +42,8 @@ class MaxMin:
         gpus: that a job of each group holds.
         room: GPUs of each pool.
         shared: group × other × pool: speed of a job beside another on the same GPUs.
+        worth: group × pool: of time there, so little that it decides among equal optima alone;
+            default: nothing.
 
     Source: Gavel (OSDI'20) §4.1.
     """
@@ -57,6 +54,7 @@ class MaxMin:
         gpus: NDArray[np.int64],
         room: NDArray[np.int64],
         shared: NDArray[np.float64] | None = None,
+        worth: NDArray[np.float64] | None = None,
     ) -> None:
         import highspy
 
@@ -74,9 +72,10 @@ class MaxMin:
             self.solver.addRow(0.0, self.infinite, 0, [], [])
         for most in [*[0.0] * groups, *room.astype(float).tolist()]:
             self.solver.addRow(-self.infinite, most, 0, [], [])
+        cost = np.zeros(gain.shape) if worth is None else -worth
         for group, pool in np.ndindex(gain.shape):
             rows = [group, groups + group, 2 * groups + pool]
-            self._add_column(0.0, rows, [gain[group, pool], 1.0, gpus[group]])
+            self._add_column(float(cost[group, pool]), rows, [gain[group, pool], 1.0, gpus[group]])
         for a, b, pool in self.pairs:
             self._add_pair(shared, gpus, a, b, pool)
         self._add_column(-1.0, list(range(groups)), [0.0] * groups)
@@ -144,11 +143,14 @@ class FairSpeeds(SharePolicy):
 
     Attributes:
         sharing: whether two jobs may run on one GPU.
+        optimum: which of several optima of a program is taken: the solver's, one drawn at random,
+            or the one in which jobs above the least are fastest.
 
     Source: Gavel (OSDI'20) §4.1.
     """
 
     sharing: bool = False
+    optimum: Literal["the solver's", "random", "fastest"] = "the solver's"
 
     def decide(self, active: Active) -> Shares:
         memory = active.memory
@@ -157,12 +159,21 @@ class FairSpeeds(SharePolicy):
             weight = active.gpus * active.room.sum() / equal_split
             shared = active.shared * weight[:, None, None] if self.sharing else None
             gain = active.speed * weight[:, None]
-            memory["program"] = MaxMin(gain, active.gpus, active.room, shared)
+            worth = self._worth(gain)
+            memory["program"] = MaxMin(gain, active.gpus, active.room, shared, worth)
         program = memory["program"]
         jobs = np.bincount(active.group, minlength=len(active.gpus))
         _, times, times_of_pairs = program.solve(jobs)
         alone = (times / np.maximum(jobs, 1)[:, None])[active.group]
         return Shares(alone, *_spread(program.pairs, times_of_pairs, active))
+
+    def _worth(self, gain: NDArray[np.float64]) -> NDArray[np.float64] | None:
+        """What tips the balance among equal optima; group × pool."""
+        if self.optimum == "the solver's":
+            return None
+        if self.optimum == "fastest":
+            return TINY_WORTH * gain
+        return TINY_WORTH * np.random.default_rng(self.rng).uniform(-0.5, 0.5, gain.shape)
 
 
 def _spread(program_pairs: Any, times: Any, active: Active) -> tuple[Any, Any]:
@@ -286,20 +297,3 @@ def share_policy(name: str, **settings: Any) -> SharePolicy:
     if name not in SHARE_POLICIES:
         raise not_among("share policy", name, SHARE_POLICIES)
     return SHARE_POLICIES[name](**{"name": name, **settings})
-
-
-@checked
-def figure_speeds(table: Throughputs) -> Any:
-    """Speed of each kind of job on each GPU type over that on the last one, a row a model."""
-    from labkit.kit import draw
-
-    over = table.alone / table.alone[:, -1:]
-    models = [k.partition(" (")[0] for k in table.kinds]
-    size = [9 + 4 * models[:k].count(model) for k, model in enumerate(models)]
-    look = {"text": table.kinds, "mode": "markers", "marker_size": size, "orientation": "h"}
-    fig = draw.go.Figure(layout_scattermode="group").add_vline(1, line_dash="dot")
-    for gpu, speeds in zip(table.gpu_types[:-1], over.T, strict=False):
-        fig.add_scatter(x=speeds, y=models, name=gpu.upper(), **look)
-    title = "Speed by model: the larger the dot, the larger the batch"
-    base = table.gpu_types[-1]
-    return draw.finish(fig, title=title, x=f"speed / speed on {base.upper()} (dotted: 1)")

@@ -1,10 +1,7 @@
-"""AntMan: a GPU with an owner and guests: how much slower the owner becomes, how much more is used.
+"""How much slower an owner becomes beside guests, and how much more of the GPU is used.
 
 The owner's kernels go first; a guest launches its own only where the owner waits. The GPU they
 share is the engine's kernel timeline, in its mode ``guests``.
-
-    shared = antman.beside(owner, [guest], mode="guests", idle_share=0.3, until_s=1.0)
-    shared.slowdown_fraction, shared.units_fraction, shared.guests_fraction
 
 Source: Xiao et al., AntMan: Dynamic Scaling on GPU Clusters for Deep Learning (OSDI'20), §3.
 """
@@ -93,13 +90,19 @@ def pairs(
     """Every program as the owner beside every other, by each way of sharing and its name.
 
     Args:
-        ways: the modes to try, and what the table calls each.
+        programs: by name.
+        ways: the modes to try besides the owner alone, and what the table calls each.
         idle_share, until_s: as of :func:`beside`.
+
+    Returns:
+        Columns ``owner``, ``guest``, ``way``, those of :class:`Shared` but the run, and
+        ``alone_units_fraction``: units in use with the owner alone.
     """
     import pandas as pd
 
     rows = []
     for owner, guest in permutations(programs, 2):
+        alone = beside(programs[owner], [], mode="alone", idle_share=idle_share, until_s=until_s)
         for mode, way in ways.items():
             shared = beside(
                 programs[owner],
@@ -108,5 +111,16 @@ def pairs(
                 idle_share=idle_share,
                 until_s=until_s,
             )
-            rows.append((owner, guest, way, *shared[:3]))
-    return pd.DataFrame(rows, columns=["owner", "guest", "way", *Shared._fields[:3]])
+            rows.append((owner, guest, way, *shared[:3], alone.units_fraction))
+    columns = ["owner", "guest", "way", *Shared._fields[:3], "alone_units_fraction"]
+    return pd.DataFrame(rows, columns=columns)
+
+
+def gains(pairs: pd.DataFrame) -> pd.Series:
+    """Units in use that sharing gains, by way, in a cluster with all the pairs; fractions.
+
+    Args:
+        pairs: as :func:`pairs` returns them.
+    """
+    mean = pairs.groupby("way")[["units_fraction", "alone_units_fraction"]].mean()
+    return mean["units_fraction"] / mean["alone_units_fraction"] - 1
