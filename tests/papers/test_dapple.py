@@ -1,17 +1,19 @@
-"""DAPPLE's published planner beside the engine's exact search."""
+"""DAPPLE's published planner beside the engine's exact search, its rivals, and the figures."""
 
 from __future__ import annotations
 
 import math
 from typing import Any
 
+import pandas as pd
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from labkit import planner
+from labkit import pipeline, planner
 from labkit.errors import UsageError
 from labkit.papers import dapple
+from labkit.papers.dapple import Way
 from tests.planner.conftest import chains, clusters, published
 
 TEN_GBIT = 10 * 1e9 / 8
@@ -42,3 +44,51 @@ def test_machines_of_several_devices_are_refused() -> None:
     two = planner.Cluster.machines(2, 2, inside_bytes_per_s=1e10, between_bytes_per_s=1e9)
     with pytest.raises(UsageError, match="published_plan takes a flat cluster"):
         dapple.published_plan(chain, two, num_microbatches=4)
+
+
+def test_ratios_are_iterations_of_pipedreams_plan_over_a_ways() -> None:
+    cluster = planner.Cluster.flat(16, bandwidth_bytes_per_s=TEN_GBIT)
+    chain = published("alexnet")
+    theirs = dapple.pipedreams_plan(chain, cluster, 16)
+    for way in Way:
+        table = dapple.ratios(way, {"alexnet": chain}, cluster, [16])
+        ours = dapple.plan_of(way, chain, cluster, 16)
+        assert table["plan"].tolist() == [ours.name]
+        assert table["ratio"].iloc[0] == pytest.approx(theirs.cost_s / ours.cost_s)
+        assert ours.objective == "latency"
+    assert dapple.plan_of(Way.DATA, chain, cluster, 16).name == "16"
+    assert set(dapple.plan_of(Way.GPIPE, chain, cluster, 16).replicas) == {1}
+
+
+@pytest.mark.parametrize("stages", [2, 4, 8])
+@pytest.mark.parametrize("room", [1, 3])
+def test_in_equal_memory_the_gain_is_that_of_two_fillings(stages: int, room: int) -> None:
+    full = room * stages
+    gpipe_blocks = (full + stages - 1) / full
+    early_blocks = (64 + stages - 1) / 64
+    gain = dapple.equal_memory_gain(stages, room)
+    assert gain == pytest.approx(gpipe_blocks / early_blocks)
+
+
+def test_figures_say_what_they_show() -> None:
+    unit = pipeline.Costs(forward_s=1.0, backward_s=1.0, weight_s=1.0)
+    idea = dapple.figure_idea(2, 3, unit)
+    assert idea.layout.yaxis.ticktext[0] == "GPipe, stage 0"
+    assert idea.layout.yaxis.ticktext[-1] == "DAPPLE, stage 1"
+    schedules = {
+        name: {m: pipeline.build(order, 2, m) for m in (2, 8)}
+        for name, order in (("GPipe", "gpipe"), ("DAPPLE", "dapple"))
+    }
+    held = dapple.figure_held(schedules, title="Held")
+    assert [trace.y for trace in held.data] == [(2, 8), (2, 2)]
+    steps = dapple.figure_steps({"a": 0.4, "b, c": 0.3}, 0.2, title="Steps")
+    assert steps.data[0].text == ("0.400", "0.300")
+    table = pd.DataFrame(
+        {"network": "gnmt", "num_microbatches": [8, 16], "plan": "16", "ratio": [0.9, 1.2]}
+    )
+    ratios = dapple.figure_ratios(table, table, table, published=3.23, title="Ratios")
+    names = [trace.name for trace in ratios.data]
+    assert names[0] == "GNMT"
+    assert names[-1] == "paper: up to 3.23"
+    gains = dapple.figure_gains({2: 1.5, 4: 1.7}, 1.6, title="Gains")
+    assert gains.data[0].text == ("1.50", "1.70")

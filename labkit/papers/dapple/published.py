@@ -1,10 +1,6 @@
-"""DAPPLE: the plan that its published planner finds, beside the engine's exact one.
+"""The plan that DAPPLE's published planner finds.
 
-The engine minimises the paper's formula for the end of an iteration exactly:
-``planner.plan(chain, cluster, objective="latency", num_microbatches=16)``. The authors' planner
-tries fewer plans, those whose largest block is least.
-
-    dapple.published_plan(chain, cluster, num_microbatches=16).cost_s
+It tries the plans whose largest block is least, and takes the one whose iteration ends first.
 
 Source: Fan et al., DAPPLE: A Pipelined Data Parallel Approach for Training Large Models (PPoPP'21),
 §IV, and its published planner.

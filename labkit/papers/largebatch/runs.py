@@ -1,15 +1,16 @@
-"""Large-batch SGD (Goyal et al. 2017): trainings at k times a small batch, by learning-rate rule.
+"""Trainings at k times a small batch, by learning-rate rule, and other updates than the paper's.
 
     runs = largebatch.sweep(rates, {"gradual": ()}, (1, 32), small_batch=8, seeds=range(5), ...)
     largebatch.errors(runs)          # the last errors, and how far above the small batch's
 
-Source: Goyal et al., "Accurate, Large Minibatch SGD: Training ImageNet in 1 Hour", 2017, §2 and §5.
+Source: Goyal et al., "Accurate, Large Minibatch SGD: Training ImageNet in 1 Hour", 2017, §2 to §5.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -17,7 +18,6 @@ import pandas as pd
 from numpy.typing import ArrayLike
 
 from labkit.kit.describe import Count, Whole
-from labkit.kit.draw import CYCLE, PALETTE, finish, go
 from labkit.tuning.recording import stacked
 from labkit.tuning.recording.training import MOMENTUM
 
@@ -26,15 +26,16 @@ if TYPE_CHECKING:
 
 SMALLEST_LENGTH = 1e-9  # of a gradient that LARS divides by
 TRUST = 0.1  # LARS's step over weights at rate 1; the small batch then learns as SGD lets it
-COLOURS = {
-    "gradual": PALETTE["ours"],
-    "none": PALETTE["input"],
-    "constant": CYCLE[4],
-    "root": PALETTE["weight"],
-    "kept": PALETTE["baseline"],
-}
-"""By rule: linear scaling with a gradual, no or constant warm-up, the square root, rate kept."""
-SYMBOLS = dict(zip(COLOURS, ("circle", "x", "diamond", "triangle-up", "square"), strict=True))
+
+
+class Rule(StrEnum):
+    """How the learning rate follows the batch: the paper's recipe first, then what it compares."""
+
+    GRADUAL = "linear scaling, gradual warm-up"
+    NONE = "linear scaling, no warm-up"
+    CONSTANT = "linear scaling, constant warm-up"
+    ROOT = "square-root scaling, gradual warm-up"
+    KEPT = "rate kept"
 
 
 # ---------------------------------------------------------------- updates
@@ -61,7 +62,7 @@ def lars(weight: Tensor, gradient: Tensor, velocity: Tensor, rate: Tensor) -> No
 
 def sweep(
     rates: Callable[..., ArrayLike],
-    cases: Mapping[str, Sequence[Any]],
+    cases: Mapping[Any, Sequence[Any]],
     factors: Sequence[Count],
     *,
     small_batch: Count,
@@ -112,46 +113,3 @@ def errors(runs: pd.DataFrame) -> pd.DataFrame:
     last = runs[runs["epoch"] == runs["epoch"].max()]
     table = last.groupby(["rates", "k"])["error"].agg(["mean", "std"])
     return table.assign(above=table["mean"] - table["mean"].groupby("rates").transform("first"))
-
-
-# ---------------------------------------------------------------- figures
-
-
-def figure_losses(runs: pd.DataFrame, *, title: str = "") -> go.Figure:
-    """Mean training loss by epoch, a line for each of the rules (:func:`sweep`).
-
-    Rounded to what one can see: runs past the largest stable rate differ in further digits from
-    one processor to another.
-    """
-    fig = go.Figure()
-    for name, rows in runs.groupby("rates", sort=False):
-        mean = rows.groupby("epoch")["loss"].mean().round(3)
-        line = {"color": COLOURS.get(str(name), PALETTE["bound"])}
-        fig.add_scatter(x=mean.index, y=mean, mode="lines", name=str(name), line=line)
-    return finish(fig, title=title, x="epoch", y="training loss (nats)", height=450)
-
-
-def figure_errors(table: pd.DataFrame, printed: pd.DataFrame, *, title: str = "") -> go.Figure:
-    """Error above the small batch's by batch size, ours as lines and the paper's in orange.
-
-    Args:
-        table: :func:`errors`'s: rates and k, then ``above`` and ``std``.
-        printed: the paper's, of the same columns.
-    """
-    fig = go.Figure()
-    for of_paper, rows in ((False, table.reset_index()), (True, printed)):
-        for name, line in rows.groupby("rates", sort=False):
-            colour = PALETTE["paper"] if of_paper else COLOURS[str(name)]
-            fig.add_scatter(
-                x=line["k"],
-                y=line["above"],
-                error_y={"array": line["std"], "thickness": 1.2},
-                mode="lines+markers",
-                line={"color": colour, "dash": "dash" if of_paper else "solid"},
-                marker={"symbol": SYMBOLS[str(name)], "size": 10},
-                name=f"paper, {name}" if of_paper else str(name),
-            )
-    ticks = [2**n for n in range(-1, 9)]
-    fig.update_xaxes(type="log", tickvals=ticks, ticktext=[f"{t:g}" for t in ticks])
-    fig.update_yaxes(tickformat=".0%", range=[-0.02, 0.35])
-    return finish(fig, title=title, x="batch size ÷ small batch", y="error added", height=480)
