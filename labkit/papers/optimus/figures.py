@@ -74,7 +74,7 @@ def figure_speeds(laws: Mapping[str, ServerSpeed], *, num_tasks: int, paper: int
     figure.add_vline(
         x=paper,
         line={"dash": "dot", "color": _PAPER},
-        annotation_text="paper: ResNet-50",
+        annotation_text="paper: ResNet-50 fastest here",
         annotation_position="bottom right",
         annotation_font_color=_PAPER,
     )
@@ -99,7 +99,7 @@ def figure_forecasts(
     figure.add_hline(
         y=paper,
         line={"dash": "dot", "color": _PAPER},
-        annotation_text="paper (unverified)",
+        annotation_text="paper: at most (unverified)",
         annotation_position="top right",
         annotation_font_color=_PAPER,
     )
@@ -145,7 +145,7 @@ def figure_gains(
     figure.add_scatter(
         x=places,
         y=[experiment.best_gain(mix) for mix in mixes],
-        name="no division beats",
+        name="bound: no division is faster",
         mode="markers",
         marker={
             "color": draw.PALETTE["bound"],
@@ -172,6 +172,6 @@ def figure_gains(
         figure,
         title=title,
         x="networks that the nine jobs train",
-        y="completion time of pairs, over it",
+        y="completion time under pairs, over the bar's",
         height=460,
     )
