@@ -178,26 +178,7 @@ def figure_pairs(
         marker={"color": draw.PALETTE["baseline"], "size": 14, "symbol": "square"},
     )
     for way in ways:
-        rows = pairs[pairs["way"] == way]
-        look = {"color": WAYS[way], "size": 9}
-        figure.add_scatter(
-            x=[*(100 * rows["slowdown_fraction"])],
-            y=[*(100 * (rows["units_fraction"] / rows["alone_units_fraction"] - 1))],
-            text=[
-                f"{owner} beside {guest}"
-                for owner, guest in zip(rows["owner"], rows["guest"], strict=True)
-            ],
-            mode="markers",
-            name=f"{way}, a pair of jobs",
-            marker=look | {"opacity": 0.6},
-        )
-        figure.add_scatter(
-            x=[100 * rows["slowdown_fraction"].mean()],
-            y=[100 * gains(pairs)[way]],
-            mode="markers",
-            name=f"{way}, mean",
-            marker=look | {"size": 17, "symbol": "diamond", "line": {"width": 2, "color": "white"}},
-        )
+        _add_way(figure, pairs, way)
     filled = idle_share / (1 - idle_share)
     lines = [
         (paper_gain, f"abstract: +{100 * paper_gain:.0f} % in a cluster", "paper", "bottom right"),
@@ -225,4 +206,28 @@ def figure_pairs(
         x="owner's mini-batch and wait longer by (%, simulated)",
         y="units in use gained (%)",
         height=520,
+    )
+
+
+def _add_way(figure: go.Figure, pairs: pd.DataFrame, way: str) -> None:
+    """A dot a pair, and the mean of all."""
+    rows = pairs[pairs["way"] == way]
+    look = {"color": WAYS[way], "size": 9}
+    figure.add_scatter(
+        x=[*(100 * rows["slowdown_fraction"])],
+        y=[*(100 * (rows["units_fraction"] / rows["alone_units_fraction"] - 1))],
+        text=[
+            f"{owner} beside {guest}"
+            for owner, guest in zip(rows["owner"], rows["guest"], strict=True)
+        ],
+        mode="markers",
+        name=f"{way}, a pair of jobs",
+        marker=look | {"opacity": 0.6},
+    )
+    figure.add_scatter(
+        x=[100 * rows["slowdown_fraction"].mean()],
+        y=[100 * gains(pairs)[way]],
+        mode="markers",
+        name=f"{way}, mean",
+        marker=look | {"size": 17, "symbol": "diamond", "line": {"width": 2, "color": "white"}},
     )
