@@ -66,9 +66,7 @@ def check(
 
     Nothing is executed: the committed notebook is read. Without a KEY, every file of
     [cyan]data/papers/[/cyan] is read as well. Exit code 1 where more
-    than a warning is found. Rules of the second form of the anatomy bind the notebooks
-    that say so in their metadata ([cyan]labkit.anatomy: 2[/cyan]); for others one line
-    counts what is missing, and [cyan]--json[/cyan] lists it as "upcoming".
+    than a warning is found.
 
     [bold]Examples[/bold]: [cyan]labkit check[/cyan], [cyan]labkit check envpipe zeus[/cyan],
     [cyan]labkit check --json[/cyan]
@@ -86,7 +84,6 @@ def check(
             "notebooks": list(report.notebooks),
             "rules": report.num_rules,
             "findings": [asdict(finding) for finding in report.findings],
-            "upcoming": [asdict(finding) for finding in report.upcoming],
         }
         typer.echo(json.dumps(content, indent=1))
     else:
@@ -115,12 +112,6 @@ def _show(report: Report) -> None:
         f"{num_findings} finding{'s' * (num_findings > 1)}" if num_findings else "nothing found"
     )
     console.print(f"{num_notebooks} {noun}, {report.num_rules} rules: {outcome}")
-    if report.upcoming:
-        behind = len({finding.file for finding in report.upcoming})
-        console.print(
-            f"{behind} of them not yet in the second form of the anatomy, which would find "
-            f"{len(report.upcoming)} things (warnings; `labkit check --json` lists them)"
-        )
 
 
 def _show_rules() -> None:

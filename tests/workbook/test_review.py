@@ -233,7 +233,7 @@ GOOD = [
 ]
 
 PLOTLY = "application/vnd.plotly.v1+json"
-OURS = {"paper": "alpha", "size": "standard", "anatomy": 2, "datasets": ["profiles"]}
+OURS = {"paper": "alpha", "size": "standard", "datasets": ["profiles"]}
 SLIDER = {"data": [], "layout": {"sliders": [{"steps": [{"label": "2"}, {"label": "4"}]}]}}
 
 
@@ -569,7 +569,7 @@ BROKEN: list[tuple[str, Edit, str]] = [
         "metadata labkit.x",
     ),
     ("metadata", metadata("", labkit=OURS | {"size": None}), "size is None"),
-    ("metadata", metadata("", labkit=OURS | {"anatomy": 3}), "labkit.anatomy is 3"),
+    ("metadata", metadata("", labkit=OURS | {"anatomy": 2}), "metadata labkit.anatomy"),
     ("cell-ids", rename("table1-code", "3f9c1ab0"), "generated cell id"),
     ("cell-ids", rename("table1-code", "b0c1ab0e-1f2d-4c3b-9d8e-3f9c1ab03f9c"), "generated"),
     ("parameters", replace("parameters", "num_stages: int", "num_stages"), "not a typed parameter"),
@@ -811,19 +811,6 @@ def test_the_facts_of_papers_without_a_notebook_are_read_too(root: Path) -> None
         "data/papers/gamma/claims.yaml"
     ]
     assert check.check(root, ["alpha"]).is_clean
-
-
-def test_a_notebook_of_the_first_form_is_told_what_the_second_asks(root: Path) -> None:
-    notebook = good(root)
-    drop("idea", "predict", "rivals", "rivals-code")(notebook)
-    second = {finding.rule for finding in findings(root, notebook)}
-    assert second == {"idea", "predict", "rivals", "ways"}
-    del notebook.metadata["labkit"]["anatomy"]
-    write(root, notebook)
-    report = check.check(root)
-    assert report.is_clean
-    assert report.findings == ()
-    assert {finding.rule for finding in report.upcoming} == second
 
 
 def test_a_class_stands_in_the_mechanism_alone(root: Path) -> None:

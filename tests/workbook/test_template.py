@@ -60,7 +60,6 @@ def test_a_scaffold_lists_what_is_to_be_written_and_nothing_else(root: Path, siz
     kinds = {cell.section_tag for cell in subject.cells if cell.section_tag}
     assert kinds == set(anatomy.SECTIONS) - set(anatomy.OPTIONAL)
     assert subject.size == size
-    assert subject.anatomy == anatomy.NEW
     assert {tag for tag in anatomy.CELL_TAGS if subject.tagged(tag)} == set(anatomy.CELL_TAGS)
 
 

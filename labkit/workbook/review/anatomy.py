@@ -49,15 +49,6 @@ SECTIONS = (
 OPTIONAL = ("comments", "symbols")
 """Sections a notebook may leave out, or put where they help."""
 
-NEW = 2
-"""The form of a notebook that says ``labkit.anatomy: 2``: read aloud, with a guess and rivals.
-
-Notebooks that do not say it yet are in the first form. Once all are converted, the key goes and
-this number with it: every rule then binds every notebook.
-"""
-NEW_SECTIONS = ("rivals",)
-"""Sections that the first form does not ask for."""
-
 CELL_TAGS = ("setup", "verdict", "idea", "predict", "weakness", "change-me")
 """Tags of single cells in a section: imports, the verdict's sentence, the picture of the idea, the
 question to the reader, a weakness that runs, one line to edit and what should happen."""
@@ -226,11 +217,6 @@ class Subject:
         """The size the metadata name, "" where they name none or an unknown one."""
         size = self.notebook.metadata.get("labkit", {}).get("size", "")
         return size if size in SIZES else ""
-
-    @property
-    def anatomy(self) -> int:
-        """The form the metadata name: :data:`NEW`, or 1 where they name none."""
-        return NEW if self.notebook.metadata.get("labkit", {}).get("anatomy") == NEW else 1
 
     def tagged(self, tag: str) -> list[Cell]:
         """The cells that carry ``tag``, in order."""

@@ -36,15 +36,11 @@ class Finding:
 
 @dataclass(frozen=True, kw_only=True)
 class Report:
-    """The findings and what was looked at.
-
-    ``upcoming``: what rules of the second form find in notebooks of the first; it fails nothing.
-    """
+    """The findings and what was looked at."""
 
     findings: tuple[Finding, ...]
     notebooks: tuple[str, ...]
     num_rules: int
-    upcoming: tuple[Finding, ...] = ()
 
     @property
     def is_clean(self) -> bool:
@@ -56,49 +52,27 @@ def check(root: Path, keys: Sequence[str] = ()) -> Report:
     known = notebooks.paths(root)
     chosen = {key: notebooks.path_of(root, key) for key in keys} or known
     findings: list[Finding] = []
-    upcoming: list[Finding] = []
     for key, path in chosen.items():
-        now, later = _both(root, key, path)
-        findings += now
-        upcoming += later
+        findings += check_notebook(root, key, path)
     if not keys:
         findings += check_facts(root)
-    return Report(
-        findings=tuple(findings),
-        notebooks=tuple(chosen),
-        num_rules=len(rules.RULES),
-        upcoming=tuple(upcoming),
-    )
+    return Report(findings=tuple(findings), notebooks=tuple(chosen), num_rules=len(rules.RULES))
 
 
 def check_notebook(root: Path, key: str, path: Path) -> list[Finding]:
-    """All findings on one notebook by the rules of its form, in the order of its cells."""
-    return _both(root, key, path)[0]
-
-
-def _both(root: Path, key: str, path: Path) -> tuple[list[Finding], list[Finding]]:
-    """What the rules of a notebook's own form find, and those of a later form."""
+    """All findings on one notebook, in the order of its cells."""
     try:
         subject = anatomy.Subject(root, key, path, notebooks.read(path))
     except BadFile as error:
-        return [_finding(root, path, "readable", _unreadable(error))], []
-    own = [rule for rule in rules.RULES if rule.anatomy <= subject.anatomy]
-    later = [rule for rule in rules.RULES if rule.anatomy > subject.anatomy]
-    return _findings(subject, own), _findings(subject, later)
-
-
-def _findings(subject: anatomy.Subject, asked: Sequence[rules.Rule]) -> list[Finding]:
-    remarks = _remarks(subject, asked)
-    findings = [_finding(subject.root, subject.path, name, remark) for name, remark in remarks]
+        return [_finding(root, path, "readable", _unreadable(error))]
+    findings = [_finding(root, path, name, remark) for name, remark in _remarks(subject)]
     return sorted(findings, key=lambda finding: finding.cell or 0)
 
 
-def _remarks(
-    subject: anatomy.Subject, asked: Sequence[rules.Rule]
-) -> Iterator[tuple[str, rules.Remark]]:
+def _remarks(subject: anatomy.Subject) -> Iterator[tuple[str, rules.Remark]]:
     """What each rule says; a file beside the notebook that does not read is told once."""
     told_of = set[str]()
-    for rule in asked:
+    for rule in rules.RULES:
         try:
             yield from ((rule.name, remark) for remark in rule.check(subject))
         except LabkitError as error:

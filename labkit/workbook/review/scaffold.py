@@ -20,7 +20,7 @@ from labkit.kit import page
 from labkit.workbook import normalise, notebooks
 from labkit.workbook.queue import bibliography, reading_queue
 from labkit.workbook.review import claims, glance
-from labkit.workbook.review.anatomy import NEW, QUESTIONS, SIZES
+from labkit.workbook.review.anatomy import QUESTIONS, SIZES
 from labkit.workbook.review.glance import TODO
 from labkit.workbook.review.paper import known_entry, title_markdown
 from labkit.workbook.review.rules.amounts import SPANS
@@ -128,7 +128,7 @@ def build(
         num_questions=QUESTIONS.start,
     )
     kernel = {"display_name": "Python 3 (ipykernel)", "language": "python", "name": "python3"}
-    ours = {"paper": entry.key, "size": size, "anatomy": NEW, "datasets": []}
+    ours = {"paper": entry.key, "size": size, "datasets": []}
     notebook = v4.new_notebook(metadata={"kernelspec": kernel, "labkit": ours})
     notebook.cells = [_cell(part) for part in text.split("=== ")[1:]]
     return notebook

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
-from labkit.workbook.review.anatomy import NEW, Cell, Subject
+from labkit.workbook.review.anatomy import Cell, Subject
 from labkit.workbook.review.rules.rule import Remark, rule
 
 MAX_FUNCTION_LINES = 25
@@ -26,7 +26,6 @@ _COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
 @rule(
     "functions",
     f"a function has up to {MAX_FUNCTION_LINES} lines, its docstring and comments not counted",
-    anatomy=NEW,
 )
 def functions_fit(subject: Subject) -> Iterator[Remark]:
     for cell, node in _nodes(subject):
@@ -37,7 +36,7 @@ def functions_fit(subject: Subject) -> Iterator[Remark]:
                 yield Remark(cell, f"{node.name}() has {count} lines", fix)
 
 
-@rule("asserts", "nothing does work inside an assert: it compares what cells computed", anatomy=NEW)
+@rule("asserts", "nothing does work inside an assert: it compares what cells computed")
 def asserts_only_compare(subject: Subject) -> Iterator[Remark]:
     fix = "compute it on a line of its own, then compare"
     for cell, node in _nodes(subject):
@@ -51,7 +50,7 @@ def asserts_only_compare(subject: Subject) -> Iterator[Remark]:
                 yield Remark(cell, problem, fix)
 
 
-@rule("lambdas", "a function that has a name is a def", anatomy=NEW)
+@rule("lambdas", "a function that has a name is a def")
 def no_named_lambdas(subject: Subject) -> Iterator[Remark]:
     for cell, node in _nodes(subject):
         if isinstance(node, ast.Assign | ast.AnnAssign | ast.NamedExpr) and _is_lambda(node.value):
@@ -60,16 +59,14 @@ def no_named_lambdas(subject: Subject) -> Iterator[Remark]:
             yield Remark(cell, f"{name} is a lambda with a name", f"def {name}(…):")
 
 
-@rule(
-    "packed", "one value a line: no `a, b = 1, 2`, unless one is computed of the other", anatomy=NEW
-)
+@rule("packed", "one value a line: no `a, b = 1, 2`, unless one is computed of the other")
 def no_packed_assignments(subject: Subject) -> Iterator[Remark]:
     for cell, node in _nodes(subject):
         if isinstance(node, ast.Assign) and is_packed(node):
             yield Remark(cell, f"packed: {ast.unparse(node)[:60]}", "a line for each value")
 
 
-@rule("comprehensions", "at most one comprehension a statement", anatomy=NEW)
+@rule("comprehensions", "at most one comprehension a statement")
 def one_comprehension_a_statement(subject: Subject) -> Iterator[Remark]:
     for cell, node in _nodes(subject):
         if isinstance(node, ast.stmt):

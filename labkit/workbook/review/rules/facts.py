@@ -11,7 +11,7 @@ from labkit.workbook import notebooks
 from labkit.workbook.queue import bibliography, reading_queue
 from labkit.workbook.review import claims as claims_file
 from labkit.workbook.review import glance
-from labkit.workbook.review.anatomy import NEW, TODO, Section, Subject
+from labkit.workbook.review.anatomy import TODO, Section, Subject
 from labkit.workbook.review.rules.rule import Remark, rule, section_rule
 from labkit.workbook.review.verdicts import Claim, are_numbers, numbers
 
@@ -141,7 +141,6 @@ _PRINTED = re.compile(rf"(\d[\d,]*(?:\.\d+)?)\s*({'|'.join(_SCALES)})?", re.I)
     "claims",
     "every number of the abstract is a claim's, or has its reason in `not_claims`",
     name="abstract",
-    anatomy=NEW,
 )
 def abstract_is_accounted_for(subject: Subject, section: Section) -> Iterator[Remark]:
     content = claims_file.load_file(subject.root, subject.key)

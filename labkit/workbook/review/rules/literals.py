@@ -8,7 +8,7 @@ import re
 from collections import defaultdict
 from collections.abc import Iterator
 
-from labkit.workbook.review.anatomy import NEW, Cell, Subject
+from labkit.workbook.review.anatomy import Cell, Subject
 from labkit.workbook.review.rules.rule import Remark, rule
 from labkit.workbook.review.verdicts import are_numbers, numbers
 
@@ -192,7 +192,6 @@ _CONVERSIONS_BY = (ast.Mult, ast.Div, ast.Pow, ast.FloorDiv, ast.Mod)
 @rule(
     "paper-literals",
     "no number of the paper is typed into a cell: paper.claim(ID).paper or paper.points(NAME)",
-    anatomy=NEW,
 )
 def no_typed_numbers_of_the_paper(subject: Subject) -> Iterator[Remark]:
     """Looks for the values of headline and mechanism claims; round numbers, which stand for many

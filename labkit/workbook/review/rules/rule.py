@@ -25,34 +25,30 @@ SectionCheck = Callable[[Subject, Section], Iterator[Remark]]
 class Rule:
     """``demand`` is the rule in one line, as ``labkit check --rules`` prints it.
 
-    What a rule finds that only ``warns`` is shown, and fails nothing. A rule of ``anatomy`` 2 binds
-    the notebooks of that form; what it finds in others is counted and no more.
+    What a rule finds that only ``warns`` is shown, and fails nothing.
     """
 
     name: str
     demand: str
     check: Check
     warns: bool = False
-    anatomy: int = 1
 
 
 RULES: list[Rule] = []
 
 
-def rule(
-    name: str, demand: str, *, warns: bool = False, anatomy: int = 1
-) -> Callable[[Check], Check]:
+def rule(name: str, demand: str, *, warns: bool = False) -> Callable[[Check], Check]:
     """Register a rule."""
 
     def register(check: Check) -> Check:
-        RULES.append(Rule(name, demand, check, warns, anatomy))
+        RULES.append(Rule(name, demand, check, warns))
         return check
 
     return register
 
 
 def section_rule(
-    tag: str, demand: str, *, name: str = "", anatomy: int = 1
+    tag: str, demand: str, *, name: str = ""
 ) -> Callable[[SectionCheck], SectionCheck]:
     """Register a rule about every section of one tag; default: named as the section.
 
@@ -61,7 +57,7 @@ def section_rule(
     """
 
     def register(check: SectionCheck) -> SectionCheck:
-        @rule(name or tag, demand, anatomy=anatomy)
+        @rule(name or tag, demand)
         def over_sections(subject: Subject) -> Iterator[Remark]:
             for section in subject.sections:
                 if section.tag == tag and not section.is_unwritten:

@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterator
 
 from labkit.workbook.notebooks import GUESS_MIME, PLOTLY_MIME
-from labkit.workbook.review.anatomy import NEW, TODO, WAYS, Cell, Section, Subject
+from labkit.workbook.review.anatomy import TODO, WAYS, Cell, Section, Subject
 from labkit.workbook.review.rules.rule import Remark, rule, section_rule
 
 CHANGES = {"flagship": 3, "standard": 1}
@@ -22,7 +22,6 @@ _PICTURES = (PLOTLY_MIME, "text/html", "image/svg+xml", "image/png", "text/markd
 @rule(
     "idea",
     "a cell tagged 'idea' shows the paper's idea as a picture, before any code of the mechanism",
-    anatomy=NEW,
 )
 def idea_comes_first(subject: Subject) -> Iterator[Remark]:
     fix = "a figure, a drawing or a few lines of Markdown, in 'insight' or before the first code"
@@ -40,7 +39,7 @@ def idea_comes_first(subject: Subject) -> Iterator[Remark]:
         yield Remark(cells[0], "the 'idea' cell shows nothing", fix)
 
 
-@rule("predict", "the reader guesses the headline's number before it is shown", anatomy=NEW)
+@rule("predict", "the reader guesses the headline's number before it is shown")
 def reader_guesses_first(subject: Subject) -> Iterator[Remark]:
     fix = "`guess = workbook.predict(…)` and `guess`, in a code cell tagged 'predict'"
     cells = [cell for cell in subject.tagged("predict") if cell.is_code]
@@ -64,7 +63,6 @@ def reader_guesses_first(subject: Subject) -> Iterator[Remark]:
     "mechanism",
     f"naive → one change → assert: {STEPS} code cells or more, each few after a sentence",
     name="steps",
-    anatomy=NEW,
 )
 def mechanism_goes_step_by_step(subject: Subject, section: Section) -> Iterator[Remark]:
     code = section.code
@@ -94,7 +92,6 @@ def _holds(cell: Cell, kind: type[ast.AST]) -> bool:
 @rule(
     "rivals",
     "a section 'rivals' puts the nearest rivals in the method's place: paper.rivals",
-    anatomy=NEW,
 )
 def rivals_take_the_methods_place(subject: Subject) -> Iterator[Remark]:
     fix = "`paper.rivals(headline, [method, rival, …], claims)` after 'claims'"
@@ -120,7 +117,6 @@ def _moves(figure: dict[str, object]) -> bool:
     "change-me",
     "cells tagged 'change-me' name one line to edit and what should happen: "
     + ", ".join(f"{size} at least {least}" for size, least in CHANGES.items()),
-    anatomy=NEW,
 )
 def reader_changes_a_line(subject: Subject) -> Iterator[Remark]:
     least = CHANGES[subject.size or "standard"]
@@ -137,7 +133,6 @@ def reader_changes_a_line(subject: Subject) -> Iterator[Remark]:
 @rule(
     "ways",
     f"{LEAST_ON_A_WAY} cells or more are tagged 'path-5', and all of them, and more, 'path-30'",
-    anatomy=NEW,
 )
 def ways_lead_through(subject: Subject) -> Iterator[Remark]:
     short, long = (subject.tagged(tag) for tag in WAYS)

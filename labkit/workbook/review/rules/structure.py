@@ -10,8 +10,6 @@ from labkit.errors import LabkitError, did_you_mean
 from labkit.workbook import notebooks
 from labkit.workbook.review.anatomy import (
     CELL_TAGS,
-    NEW,
-    NEW_SECTIONS,
     OPTIONAL,
     SECTIONS,
     SIZES,
@@ -31,7 +29,7 @@ OTHER_TAGS = (
     *(f"{verb}-{what}" for verb in ("hide", "remove") for what in ("input", "output", "cell")),
 )
 NOTEBOOK_METADATA = {"kernelspec", "language_info", "labkit"}
-OURS = {"paper", "size", "anatomy", "datasets", "outputs"}
+OURS = {"paper", "size", "datasets", "outputs"}
 CELL_METADATA = {"tags", "slideshow", "jupyter"}
 
 _GENERATED_ID = re.compile(r"^(?=.*\d)[0-9a-f]{8}(-?[0-9a-f]{4}){0,3}(-?[0-9a-f]{12})?$")
@@ -64,7 +62,7 @@ def nothing_left_to_write(subject: Subject) -> Iterator[Remark]:
 def sections_in_order(subject: Subject) -> Iterator[Remark]:
     present = [section.tag for section in subject.sections]
     for tag in SECTIONS:
-        if tag not in present and tag not in (*OPTIONAL, *NEW_SECTIONS):
+        if tag not in present and tag not in OPTIONAL:
             yield Remark(None, f"no cell is tagged {tag!r}", f"the section {tag!r}: {_place(tag)}")
     latest = -1
     for section in subject.sections:
@@ -130,7 +128,6 @@ def _text(call: ast.Call) -> str:
 @rule(
     "imports",
     "the 'setup' cell holds imports and `paper = workbook.open_paper(KEY)`, nothing else",
-    anatomy=NEW,
 )
 def setup_only_imports(subject: Subject) -> Iterator[Remark]:
     for cell in subject.tagged("setup"):
@@ -161,7 +158,7 @@ def plain_python(subject: Subject) -> Iterator[Remark]:
                 yield Remark(cell, f"defines class {node.name}", fix)
 
 
-@rule("metadata", "metadata hold the kernel, {paper, size, anatomy, datasets, outputs}, tags")
+@rule("metadata", "metadata hold the kernel, {paper, size, datasets, outputs}, tags")
 def lean_metadata(subject: Subject) -> Iterator[Remark]:
     metadata = subject.notebook.metadata
     for name in sorted(set(metadata) - NOTEBOOK_METADATA):
@@ -178,9 +175,6 @@ def lean_metadata(subject: Subject) -> Iterator[Remark]:
     if not subject.size:
         problem = f"labkit.size is {ours.get('size')!r}"
         yield Remark(None, problem, f"{' or '.join(map(repr, SIZES))}: the amounts follow from it")
-    if ours.get("anatomy", NEW) != NEW:
-        fix = f"{NEW}, or no such key where the notebook is in the first form"
-        yield Remark(None, f"labkit.anatomy is {ours['anatomy']!r}", fix)
     for cell in subject.cells:
         for name in sorted(set(cell.node.metadata) - CELL_METADATA):
             yield Remark(cell, f"cell metadata {name!r}", "remove it (`labkit refresh` does)")
