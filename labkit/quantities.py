@@ -11,7 +11,7 @@ import sys
 from collections.abc import Callable
 from decimal import ROUND_DOWN, ROUND_HALF_EVEN, ROUND_HALF_UP, Decimal
 from fractions import Fraction
-from typing import Any, Literal
+from typing import Any, Literal, TypeGuard
 
 KB = 10**3
 MB = 10**6
@@ -32,7 +32,7 @@ BYTES = {"B": 1, **_DECIMAL, "KiB": KIB, "MiB": MIB, "GiB": GIB, "TiB": TIB}
 Cut = Literal["exact", "rounded", "truncated", "differs"]
 
 
-def is_finite_number(value: object) -> bool:
+def is_finite_number(value: object) -> TypeGuard[float]:
     """Tell whether ``value`` is a number that is finite as a float; truths are none.
 
     >>> is_finite_number(3), is_finite_number(10**400), is_finite_number(True)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import os
 import shutil
 import tempfile
@@ -24,6 +23,8 @@ def claimed(prefix: str, base: str | None = None) -> tuple[Path, int]:
         prefix: how its name begins.
         base: where it stands; default: where temporary files go.
     """
+    import fcntl  # not everywhere: who only loads this must not fail
+
     where = Path(base or tempfile.gettempdir())
     unheld = Path(tempfile.mkdtemp(prefix=f".{prefix}", dir=where))
     lock = os.open(unheld, os.O_RDONLY)
@@ -46,6 +47,8 @@ def folder(prefix: str) -> Iterator[Path]:
 
 def sweep(prefix: str, base: str | None = None) -> None:
     """Remove the folders of :func:`claimed` whose process was killed."""
+    import fcntl
+
     for left in Path(base or tempfile.gettempdir()).glob(f"{prefix}*"):
         with contextlib.suppress(OSError):  # held, or another user's
             lock = os.open(left, os.O_RDONLY)

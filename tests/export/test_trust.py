@@ -22,6 +22,8 @@ from labkit.workbook.export.markup import Markup
 from labkit.workbook.export.site import write_site
 from labkit.workbook.notebooks import PLOTLY_MIME
 from labkit.workbook.review.claims import CLAIMS_MIME
+from labkit.workbook.review.tables import METRICS_MIME, SHARED_MIME
+from labkit.workbook.run import results
 from tests.export import hostile, offline, synthetic
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -348,3 +350,62 @@ def test_a_notebook_too_deep_for_the_parser_is_none(tmp_path: Path) -> None:
     for read in (notebooks.read, notebooks.glimpse):
         with pytest.raises(BadFile, match="not a Jupyter notebook"):
             read(path)
+
+
+STORED = {
+    "no notebook": "{",
+    "a list": "[]",
+    "a cell that is none": '{"nbformat": 4, "metadata": {}, "cells": [1]}',
+    "what it carries is none": json.dumps(
+        {
+            "nbformat": 4,
+            "nbformat_minor": 5,
+            "metadata": {},
+            "cells": [
+                {
+                    "cell_type": "code",
+                    "id": "a",
+                    "source": "1",
+                    "metadata": {},
+                    "execution_count": 1,
+                    "outputs": [
+                        {
+                            "output_type": "display_data",
+                            "metadata": {},
+                            "data": {CLAIMS_MIME: [1], SHARED_MIME: 5, METRICS_MIME: [1]},
+                        }
+                    ],
+                }
+            ],
+        }
+    ),
+}
+FORGED: list[dict[str, Any]] = [
+    {"duration_s": "x"},
+    {"parameters": None},
+    {"datasets": [1]},
+    {"metrics": {"\x1b]0;x\x07": 1e308, "": 2}, "parameters": {"\x1b[31m": [1, {"b": None}]}},
+]
+
+
+@pytest.mark.parametrize("book", STORED)
+@pytest.mark.parametrize("meta", FORGED)
+def test_a_forged_result_stops_no_command(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    book: str,
+    meta: dict[str, Any],
+) -> None:
+    """Whoever may write to results/ can seal what they like."""
+    root = synthetic.make(tmp_path / "workbook")
+    monkeypatch.setenv("LABKIT_ROOT", str(root))
+    monkeypatch.chdir(tmp_path)
+    files = {"alpha.ipynb": STORED[book], "claims.json": "[]"}
+    results.store(root, "alpha", "default", files, {"parameters": {}, **meta})
+    for command in ("results", "diff alpha alpha", "run alpha -n", "slides alpha -o x.html"):
+        assert main(command.split()) in (0, 1, 2)
+    for command in ("clean", "check alpha", "compare alpha beta --markdown x.md"):
+        assert main(command.split()) in (0, 1, 2)
+    shown = capsys.readouterr()
+    assert "\x1b]" not in shown.out + shown.err

@@ -9,6 +9,7 @@ from contextlib import suppress
 from typing import Any
 
 from labkit.errors import LabkitError
+from labkit.quantities import is_finite_number
 from labkit.workbook.review import claims as claims_file
 from labkit.workbook.review.anatomy import FOLD, SIZES, Subject, words
 from labkit.workbook.review.rules.rule import Remark, rule
@@ -103,15 +104,18 @@ _SECONDS = " / ".join(f"{MAX_SECONDS[size]} s" for size in SIZES)
 )
 def runs_in_time(subject: Subject) -> Iterator[Remark]:
     """Looks at the result that the stored outputs come from, where it is on this machine."""
-    run: dict[str, Any] = {}
-    with suppress(OSError, ValueError):
-        file = subject.root / "results" / subject.key / "default" / "run.json"
-        run = json.loads(file.read_text(encoding="utf-8"))
+    file = subject.root / "results" / subject.key / "default" / "run.json"
+    run: Any = None
+    with suppress(OSError, ValueError, RecursionError):
+        run = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else None
     size = subject.size or SIZES[-1]
     outputs = subject.notebook.metadata.get("labkit", {}).get("outputs")
-    if run.get("fingerprint") == outputs and run.get("duration_s", 0) > MAX_SECONDS[size]:
+    took_s = run.get("duration_s") if isinstance(run, dict) else None
+    if not is_finite_number(took_s) or run.get("fingerprint") != outputs:
+        return  # nobody ran it here, or what stands there is no record of ours
+    if took_s > MAX_SECONDS[size]:
         fix = f"a {size} notebook: at most {MAX_SECONDS[size]} s alone on 2 cores"
-        yield Remark(None, f"its last run took {run['duration_s']:.0f} s", fix)
+        yield Remark(None, f"its last run took {took_s:.0f} s", fix)
 
 
 _WORDS = " / ".join(f"{MAX_WORDS[size]:,}" for size in SIZES)
