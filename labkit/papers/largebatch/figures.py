@@ -67,7 +67,7 @@ def figure_distances(
         )
     figure.update_xaxes(tickvals=places, ticktext=[*map(str, factors)])
     figure.update_yaxes(rangemode="tozero")
-    y = "apart, over the small steps' way (%)"
+    y = "distance apart (% of the small steps' way)"
     return finish(figure, title=title, x="small steps that one large step replaces, k", y=y)
 
 
@@ -162,4 +162,6 @@ def figure_scaling(table: pd.DataFrame, published: tuple[int, float], *, title: 
     figure.update_xaxes(tickvals=x, ticktext=[*map(str, gpus)])
     figure.update_yaxes(range=[0, 105])
     y = "throughput over ideal (%)"
-    return finish(figure, title=title, x="GPUs (ideal: that of 8, times as many)", y=y, height=460)
+    return finish(
+        figure, title=title, x="GPUs (ideal: the rate of 8, times GPUs over 8)", y=y, height=460
+    )
