@@ -214,6 +214,11 @@ def simulate(
     """One stream of requests, batched by iteration and by request."""
     trace = stream.read()
     if why is None:
+        if not np.isfinite(trace.rate_per_s):
+            raise UsageError(
+                f"{trace.name}: batchers are compared at a rate, so requests must arrive at two "
+                f"moments or more; got {len(trace)} at one (--why explains a single one)"
+            )
         return _table("simulate", trace, server, [trace.rate_per_s])
     run = serving.simulate(trace, server.profile, server.batchers["iteration"])
     return Report(

@@ -56,6 +56,7 @@ def test_a_file_is_replayed_and_a_request_explained(ran: Ran, told: Told, tmp_pa
     ("arguments", "words"),
     [
         (("requests", "azure"), "did you mean 'azure-llm-2023'"),
+        (("simulate", "--count", "1"), "must arrive at two moments or more; got 1 at one"),
         (("requests", "--prompts", "many"), "--prompts 'many' is no range"),
         (("requests", "--prompts", "9-3"), "prompt_tokens must be the least and the most"),
         (("simulate", "--rate", "0"), "rate_per_s"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,7 @@ from numpy.typing import NDArray
 from labkit import serving
 from labkit.errors import BadValue
 from labkit.papers import nexus
+from labkit.serving.batching.profiles import HEADING
 
 PROFILE = serving.BatchProfile(name="p", latency_s=tuple(0.02 + 0.004 * b for b in range(1, 17)))
 
@@ -195,3 +197,9 @@ def test_highest_finds_a_step_and_names_faults() -> None:
         serving.highest_load(lambda _: 1.0, 2, 1)
     with pytest.raises(BadValue, match=r"Slot\.batch of 'm' must be from 1 to 16"):
         slot("m", 17)
+
+
+def test_a_profile_with_a_byte_order_mark_is_read(tmp_path: Path) -> None:
+    path = tmp_path / "model.txt"
+    path.write_text(f"\ufeff{HEADING}\n1,2000,5,0\n", encoding="utf-8")
+    assert serving.BatchProfile.read(path).latency_s == (0.002,)

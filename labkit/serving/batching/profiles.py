@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from labkit import files
 from labkit.errors import BadFile, BadValue
 from labkit.kit.describe import NonNegative, Positive, checked, description
 
@@ -50,7 +51,7 @@ class BatchProfile:
         """
         path = Path(path)
         try:
-            lines = path.read_text().splitlines()
+            lines = files.read_text(path).removeprefix("\ufeff").splitlines()
             start = lines.index(HEADING) + 1
         except (OSError, ValueError) as error:
             raise BadFile(path, f"no profile ({type(error).__name__})", valid=HEADING) from None

@@ -6,7 +6,6 @@ unit holds n of its blocks, for as many as fit; ``total_s[k]`` is the kernel alo
 
 from __future__ import annotations
 
-import io
 import json
 from collections.abc import Sequence
 from dataclasses import replace
@@ -17,6 +16,7 @@ import numpy as np
 
 from labkit import files
 from labkit.errors import BadFile, BadValue
+from labkit.kit import tables
 from labkit.kit.describe import Count, Positive, checked, description
 
 if TYPE_CHECKING:
@@ -133,9 +133,7 @@ def _json(path: Path, key: str) -> Any:
 
 
 def _from_table(path: Path) -> Program:
-    import pandas as pd
-
-    table = pd.read_csv(io.StringIO(files.read_text(path)), comment="#")
+    table = tables.typed(path, valid=",".join(COLUMNS))
     if not set(COLUMNS) <= set(table.columns):
         raise BadFile(path, f"needs the columns {', '.join(COLUMNS)}")
     waves = [[float(us) / 1e6 for us in str(text).split()] for text in table["waves_us"]]
