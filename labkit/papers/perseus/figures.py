@@ -165,7 +165,7 @@ def figure_stragglers(
             yref=f"y{column if column > 1 else ''} domain",
         )
     figure.update_yaxes(range=[0, 34])
-    x = "straggler's iteration time (a healthy pipeline's = 1)"
+    x = "straggler's slowdown (×)"
     return draw.finish(figure, title=title, x=x, y="energy saved (%)", height=460)
 
 
