@@ -193,7 +193,7 @@ def figure_sizes(
             text=f"paper: {size:g}",
             showarrow=False,
             xanchor="left",
-            xshift=10,
+            xshift=12 if size > sizes[leaves] else 4,
         )
     figure.update_yaxes(autorange="reversed")
     figure.update_xaxes(range=[0, 1.2 * bound])
