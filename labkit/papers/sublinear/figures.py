@@ -155,9 +155,9 @@ def figure_depths(
     layers = sorted(table["layers"].unique())
     room = [math.log10(layers[0] / 1.1), math.log10(layers[-1] * 1.6)]  # for the points' labels
     figure.update_xaxes(type="log", tickvals=layers, range=room)
-    figure.update_yaxes(type="log", dtick=1)
+    figure.update_yaxes(type="log", tickvals=[0.5, 1, 2, 5, 10, 20, 50, 100])
     return draw.finish(
-        figure, title=title, x="layers of the ResNet", y="maps and states (GB)", height=480
+        figure, title=title, x="layers of the ResNet", y="feature maps and states (GB)", height=480
     )
 
 
