@@ -197,7 +197,9 @@ def figure_bandwidth(
     ticks = [0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 50]
     figure.update_yaxes(type="log", tickvals=ticks, ticktext=[f"{tick:g}" for tick in ticks])
     x_title = "a GPU's link (Gbit/s)"
-    return draw.finish(figure, title=title, x=x_title, y="times data parallelism", height=480)
+    return draw.finish(
+        figure, title=title, x=x_title, y="speed-up over data parallelism (×)", height=480
+    )
 
 
 def figure_costings(table: pd.DataFrame, published: float, *, title: str) -> go.Figure:
@@ -213,7 +215,9 @@ def figure_costings(table: pd.DataFrame, published: float, *, title: str) -> go.
             x=[*range(len(table))],
             y=table["speedup"],
             text=table["plan"],
-            textposition="outside",
+            textposition="inside",
+            insidetextanchor="middle",
+            textangle=0,
             marker_color=draw.PALETTE["ours"],
             name="",
         )
@@ -227,5 +231,5 @@ def figure_costings(table: pd.DataFrame, published: float, *, title: str) -> go.
     ticks = [COSTINGS[costing].replace(", ", ",<br>") for costing in table["costing"]]
     figure.update_xaxes(tickvals=[*range(len(ticks))], ticktext=ticks)
     figure.update_yaxes(range=[0, 9])
-    x = "how costs add up (above a bar: its plan)"
-    return draw.finish(figure, title=title, x=x, y="times data parallelism", height=460)
+    x = "how costs add up (in a bar: its plan)"
+    return draw.finish(figure, title=title, x=x, y="speed-up over data parallelism (×)", height=460)
