@@ -22,6 +22,12 @@ SYMBOLS: dict[str, str] = dict(
     zip(COLOURS, ("circle", "x", "diamond", "triangle-up", "square"), strict=True)
 )
 
+LOOKS: dict[str, dict[str, object]] = {
+    Rule.GRADUAL: {"width": 5},
+    Rule.CONSTANT: {"width": 2, "dash": "dash"},
+}
+"""Lines of learning rates that others would hide."""
+
 
 def figure_rates(rates: Mapping[str, np.ndarray], num_epochs: int, *, title: str) -> go.Figure:
     """Learning rates by epoch, a line a rule.
@@ -39,7 +45,7 @@ def figure_rates(rates: Mapping[str, np.ndarray], num_epochs: int, *, title: str
             y=values,
             mode="lines",
             name=str(rule),
-            line={"color": COLOURS[rule], "width": 2, "shape": "hv"},
+            line={"color": COLOURS[rule], "shape": "hv", **LOOKS.get(rule, {"width": 2})},
         )
     figure.update_yaxes(rangemode="tozero")
     return finish(figure, title=title, x="epoch", y="learning rate", height=420)
@@ -98,7 +104,9 @@ def figure_errors(
     """
     figure = go.Figure()
     figure.add_hline(0, line={"color": PALETTE["bound"], "dash": "dot", "width": 1})
-    for of_paper, rows in ((False, table.reset_index()), (True, printed)):
+    ours = table.reset_index()
+    both = {*ours["rates"]} & {*printed["rates"]}  # the legend names their marks once
+    for of_paper, rows in ((False, ours), (True, printed)):
         for name, line in rows.groupby("rates", sort=False):
             colour = PALETTE["paper"] if of_paper else COLOURS[str(name)]
             wide = str(name) == chosen and not of_paper
@@ -114,14 +122,28 @@ def figure_errors(
                 },
                 marker={"symbol": SYMBOLS[str(name)], "size": 10},
                 name=f"paper: {name}" if of_paper else str(name),
+                showlegend=not (of_paper and name in both),
             )
+    if both:
+        figure.add_scatter(
+            x=[None],
+            y=[None],
+            mode="lines",
+            name="the paper's: the same marks in orange",
+            line={"color": PALETTE["paper"], "dash": "dash"},
+        )
     ticks = [2**n for n in range(-1, 9)]
     figure.update_xaxes(type="log", tickvals=ticks, ticktext=[f"{t:g}" for t in ticks])
-    figure.update_yaxes(range=[-2, 35])
+    figure.update_yaxes(range=[-3, 35])
     figure.add_annotation(
-        x=0.99, xref="paper", y=0, text="bound: the small batch's error", showarrow=False,
-        xanchor="right", yanchor="top",
-    )  # fmt: skip
+        x=0.99,
+        xref="paper",
+        y=0,
+        text="bound: the small batch's error",
+        showarrow=False,
+        xanchor="right",
+        yanchor="top",
+    )
     x = "batch size, in small batches (k)"
     return finish(figure, title=title, x=x, y="error added (percentage points)", height=540)
 
