@@ -154,14 +154,14 @@ def figure_parity(
             figure.add_trace(trace, row=1, col=place + 1)
         where = {"row": 1, "col": place + 1}
         _level(figure, 100, "ZeRO-3 at 800", **where)
-        _level(figure, 100 * limits[size], "ours without a network", **where)
+        _level(figure, 100 * limits[size], "bound: ours without a network", **where)
     figure.update_xaxes(type="log", tickvals=[*NETWORKS], range=[1.94, 2.97])
     figure.update_yaxes(range=[0, 130])
     return draw.finish(
         figure,
         title="On 200 Gbit/s ZeRO++ trains about as fast as ZeRO-3 on 800",
         x="Gbit/s of a server",
-        y="of ZeRO-3's rate at 800 Gbit/s (%)",
+        y="rate (% of ZeRO-3's at 800 Gbit/s)",
         height=480,
     )
 
@@ -221,11 +221,13 @@ def figure_largest(largest: pd.DataFrame, gpus: Sequence[int]) -> go.Figure:
         traces.append(go.Scatter(x=[*gpus], y=largest[name], name=str(name), line=line))
     figure = go.Figure(traces)
     figure.update_xaxes(type="log", tickvals=[*gpus], range=[1.15, 3.75])
-    figure.update_yaxes(type="log", tickvals=[10, 100, 1000, 10000], range=[1, 4])
+    sizes = [10, 100, 1000, 10000]
+    ticks = [f"{size:,}" for size in sizes]
+    figure.update_yaxes(type="log", tickvals=sizes, ticktext=ticks, range=[1, 4])
     return draw.finish(
         figure,
         title="With a second copy the largest model stops growing with the cluster",
         x="GPUs",
-        y="parameters (10⁹)",
+        y="largest model (10⁹ parameters)",
         direct=True,
     )
