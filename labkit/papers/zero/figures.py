@@ -89,17 +89,25 @@ def figure_scaling(runs: pd.DataFrame, *, bound_tflops: float) -> go.Figure:
         bound_tflops: the rate of operations alone.
     """
     panels = [*dict.fromkeys(runs["panel"])]
-    figure = make_subplots(1, len(panels), subplot_titles=panels, shared_yaxes=True)
+    figure = make_subplots(
+        1,
+        len(panels),
+        subplot_titles=panels,
+        shared_yaxes=True,
+        horizontal_spacing=0.03,
+        column_widths=[2 + runs.loc[runs["panel"] == panel, "x"].nunique() for panel in panels],
+    )
     seen: set[str] = set()
     for place, panel in enumerate(panels):
         shown = runs[runs["panel"] == panel]
+        shown = shown.assign(x=shown["x"].str.replace(", ", ",<br>"))
         for trace in _points(shown, [*dict.fromkeys(shown["x"])]):
             trace.update(legendgroup=trace.name, showlegend=trace.name not in seen)
             if len(trace.x):
                 seen.add(str(trace.name))
             figure.add_trace(trace, row=1, col=place + 1)
         _bound(figure, bound_tflops, "" if place else "operations alone", row=1, col=place + 1)
-    figure.update_xaxes(type="category", tickangle=90)
+    figure.update_xaxes(type="category", tickangle=0, dtick=1)
     figure.update_yaxes(range=[0, 58])
     return draw.finish(
         figure,
