@@ -314,6 +314,30 @@ def test_a_legend_of_more_rows_than_reckoned_leaves_the_title_free(visit: Any) -
     assert title["x"] + title["width"] <= card["x"] + card["width"] + 1
 
 
+def test_a_title_comes_down_to_a_legend_of_fewer_rows_than_reckoned(visit: Any) -> None:
+    page = drawn(visit("papers/alpha.html", width=1100, height=900))
+    page.evaluate(
+        """async () => {
+          const figure = document.querySelector('article .plot');
+          figure.querySelector('.canvas').remove();
+          figure.insertAdjacentHTML('beforeend', '<div class="canvas"></div>');
+          const read = Plots.read;
+          Plots.read = () => ({
+            data: ['one', 'other'].map(name => ({ x: [0, 1], y: [0, 1], name })),
+            layout: {
+              title: { text: 'One row', y: 1, yref: 'paper', yanchor: 'bottom', pad: { b: 100 } },
+              legend: { orientation: 'h', x: 0, y: 1.01, yanchor: 'bottom' }, margin: { t: 160 },
+            },
+          });
+          await Plots.draw(figure, { width: 900, height: 420, fit: true });
+          Plots.read = read;
+        }"""
+    )
+    plot = page.locator("article .plot").first
+    title, legend = (plot.locator(name).bounding_box() for name in (".gtitle", ".legend"))
+    assert 0 <= legend["y"] - title["y"] - title["height"] <= 20
+
+
 def test_a_figure_takes_a_new_width(visit: Any) -> None:
     page = drawn(visit("papers/alpha.html"))
     page.set_viewport_size({"width": 500, "height": 800})

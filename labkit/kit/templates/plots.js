@@ -36,9 +36,10 @@ const Plots = {
     });
   },
 
-  /* Move the title off a legend that takes more rows than were reckoned with, from where it was at
-     `first`; a figure that has a height there grows by as much. What is wider than its card gets
-     smaller letters. What three attempts do not make fit is left as it is. */
+  /* Move the title off a legend that takes more rows than were reckoned with, or down to one above the
+     plot that takes fewer, from where it was at `first`; a figure that has a height there grows by as
+     much as its title rises. What is wider than its card gets smaller letters. What three attempts do
+     not make fit is left as it is. */
   lift(canvas, first) {
     const card = canvas.getBoundingClientRect(), changes = {};
     const [title, legend] = [["title", ".gtitle"], ["legend", ".legend"]].map(([part, name]) => {
@@ -47,10 +48,14 @@ const Plots = {
       if (box?.right > card.right + 1) changes[`${part}.font.size`] = Math.max(8, Math.floor(canvas._fullLayout[part].font.size * share));
       return box;
     });
-    const over = title && legend?.bottom > title.top ? Math.ceil(((title.bottom - legend.top) * canvas.offsetWidth) / card.width) : 0;
-    if (over > 5) {
+    const units = canvas.offsetWidth / card.width;
+    let over = title && legend?.bottom > title.top ? Math.ceil((title.bottom - legend.top) * units) : 0;
+    const above = legend && (legend.bottom - card.top) * units <= canvas._fullLayout._size.t + 2; /* the plot */
+    if (over < -20 && above) over += 8;
+    else if (over <= 5) over = 0;
+    if (over) {
       const by = (canvas.layout.title.pad?.b || 0) - first.pad + over;
-      Object.assign(changes, { "title.pad.b": first.pad + by, "margin.t": first.top + by }, first.height && { height: first.height + by });
+      Object.assign(changes, { "title.pad.b": first.pad + by, "margin.t": first.top + by }, first.height && { height: first.height + Math.max(by, 0) });
     }
     if (!Object.keys(changes).length) first.attempts = 0;
     else if (first.attempts++ < 3) return Plotly.relayout(canvas, changes);
