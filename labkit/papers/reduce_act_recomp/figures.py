@@ -55,7 +55,7 @@ def figure_idea(table2: pd.DataFrame, *, ranks: int, scores_over_hidden: float) 
         figure,
         title="Each technique removes a part that the other one leaves",
         x="bytes that a rank keeps for each number of a layer's input",
-        y="way",
+        y="technique",
         height=360,
     )
 
