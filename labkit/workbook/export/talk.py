@@ -11,6 +11,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import takewhile
 from typing import Any
 
 from labkit.kit.page import figure_text
@@ -160,19 +161,15 @@ class _Talk:
 
     def mechanisms(self, most: int) -> Iterator[Page]:
         """The mechanism's steps, where its words list them, else its code; with room, both."""
-        pages = [self._steps(part) for part in self._parts("mechanism")]
-        steps = [page for page in pages if page][:1]
-        yield from steps
-        yield from self._code(most - len(steps))
+        parts = self._parts("mechanism")
+        listed = [(part, blocks) for part in parts if (blocks := _listed(part))][:1]
+        for part, blocks in listed:
+            yield self._steps(part, *blocks)
+        seen = {block for _, (before, steps) in listed for block in (*before, steps)}
+        yield from self._code(most - len(listed), seen)
 
-    def _steps(self, part: Part) -> Page | None:
-        """A page of the first list among a part's words: the steps, and what comes before them."""
-        blocks = [b.strip() for text in part.texts() for b in re.split(r"\n\s*\n", text)]
-        lists = [block for block in blocks if len(_ITEM.split(f"\n{block}")) > STEPS.start]
-        steps = next((block for block in lists if _MARKER.match(block)), None)
-        if steps is None or len(_units(steps)) not in STEPS:
-            return None
-        before = _first_blocks(blocks[: blocks.index(steps)])
+    def _steps(self, part: Part, before: Sequence[str], steps: str) -> Page:
+        """A page of the mechanism's steps, and what comes before them."""
         shown = set(_sentences([*before, steps]))
         return Page(
             kind="text",
@@ -183,14 +180,15 @@ class _Talk:
             notes=self._said([*self._of_glance("method"), *part.texts()], shown),
         )
 
-    def _code(self, most: int) -> Iterator[Page]:
-        """A page for each heading with a cell tagged ``mechanism``: its words and its code."""
+    def _code(self, most: int, seen: set[str]) -> Iterator[Page]:
+        """A page for each heading with a cell tagged ``mechanism``: its code and its words, but
+        for those that were ``seen`` on the page before."""
         parts = [(part, part.cells("mechanism")) for part in self._parts("mechanism")]
         for part, cells in [(part, cells) for part, cells in parts if cells][: max(most, 0)]:
             place, cell = cells[0]
             shown = [html for html in self.markup.outputs(cell.node) if len(html) < 700]
             texts = part.texts(stop=place)
-            lead = _first_blocks([b for text in texts for b in re.split(r"\n\s*\n", text)])
+            lead = _first_blocks([b for b in _blocks(texts) if b not in seen])
             words = self.markup.text("\n\n".join(lead))
             code = highlighted(cell.source.strip()) + "".join(shown)
             is_short = len(cell.source.strip().splitlines()) <= LINES_OF_CODE
@@ -286,7 +284,7 @@ class _Talk:
         room = CHARACTERS_BY_A_FIGURE if is_figure else CHARACTERS_BY_A_TABLE
         before = part.texts(stop=place)
         after = part.texts(start=place)
-        follows = _sentences(after)
+        follows = _sentences(_before_run_in(after))
         start = next((i for i, s in enumerate(follows) if "Notice" in s), 0)
         follows = _telling(follows[start:], has_table=not is_figure)
         first = _fitting(follows[:1], CHARACTERS_OF_A_MESSAGE)
@@ -295,6 +293,8 @@ class _Talk:
         message = _fitting(follows, min(room - sum(map(len, lead)), CHARACTERS_OF_A_MESSAGE))
         lead = lead if n == 0 else []
         message = message if n == of - 1 else []
+        if tag == "reproduction" and not message:
+            message = [text.strip("*") for text in self.subject.verdict]
         words = [*([described] if described else []), *before, *after, *said]
         return Page(
             kind="figure" if is_figure else "table",
@@ -384,6 +384,29 @@ def _units(text: str) -> list[str]:
     """
     units = (unit for paragraph in re.split(r"\n\s*\n", text) for unit in _ITEM.split(paragraph))
     return [unit.strip() for unit in units if unit.strip()]
+
+
+def _blocks(texts: Iterable[str]) -> list[str]:
+    return [block.strip() for text in texts for block in re.split(r"\n\s*\n", text)]
+
+
+def _before_run_in(texts: Iterable[str]) -> list[str]:
+    """The texts up to the first that begins with bold words: from there, of another cell.
+
+    >>> _before_run_in(["It grows.", "**By load.** A table follows.", "It does."])
+    ['It grows.']
+    """
+    return list(takewhile(lambda text: not text.lstrip().startswith("**"), texts))
+
+
+def _listed(part: Part) -> tuple[list[str], str] | None:
+    """The first list among a part's words, if it is one of steps, and what comes before it."""
+    blocks = _blocks(part.texts())
+    lists = [block for block in blocks if len(_ITEM.split(f"\n{block}")) > STEPS.start]
+    steps = next((block for block in lists if _MARKER.match(block)), None)
+    if steps is None or len(_units(steps)) not in STEPS:
+        return None
+    return _first_blocks(blocks[: blocks.index(steps)]), steps
 
 
 def _sentences(texts: Iterable[str]) -> list[str]:
