@@ -27,6 +27,8 @@ CHARACTERS_BY_A_FIGURE = 350
 CHARACTERS_BY_A_TABLE = 560
 CHARACTERS_BY_CODE = 760
 """The most text that stands on a page beside its figure, its table or its code."""
+CHARACTERS_BY_A_LINE = 55
+"""How much of that text each line of code takes from a page with much code."""
 LINES_OF_CODE = 20
 """The most code that can be read from a page; of a longer cell the page has the words alone."""
 CHARACTERS_OF_A_MESSAGE = 260
@@ -188,10 +190,12 @@ class _Talk:
             place, cell = cells[0]
             shown = [html for html in self.markup.outputs(cell.node) if len(html) < 700]
             texts = part.texts(stop=place)
-            lead = _first_blocks([b for b in _blocks(texts) if b not in seen])
+            lead = [block for block in _blocks(texts) if block not in seen]
+            num_lines = len(cell.source.strip().splitlines())
+            is_short = num_lines <= LINES_OF_CODE
+            lead = _last_blocks(lead, num_lines) if is_short else _first_blocks(lead)
             words = self.markup.text("\n\n".join(lead))
             code = highlighted(cell.source.strip()) + "".join(shown)
-            is_short = len(cell.source.strip().splitlines()) <= LINES_OF_CODE
             yield Page(
                 kind="code" if is_short else "text",
                 tag="mechanism",
@@ -432,6 +436,15 @@ def _first_blocks(blocks: Sequence[str]) -> list[str]:
     fits = list(blocks)
     while sum(map(len, fits)) > CHARACTERS_BY_CODE:
         fits.pop()
+    return fits
+
+
+def _last_blocks(blocks: Sequence[str], num_lines: int) -> list[str]:
+    """Take the blocks of text nearest to the code, as many as leave its lines large."""
+    room = min(CHARACTERS_BY_CODE, CHARACTERS_BY_A_LINE * (LINES_OF_CODE + 3 - num_lines))
+    fits = list(blocks)
+    while len(fits) > 1 and sum(map(len, fits)) > room:
+        fits.pop(0)
     return fits
 
 
