@@ -173,7 +173,10 @@ def test_headline_claims_stand_in_large_type_and_the_rest_is_counted(deck: str) 
     assert values[0] == ["paper 25.2 %", "ours 24.9 %"]
     verdicts = [row.find(class_="verdict").get_text(" ", strip=True) for row in rows]
     assert verdicts == ["✔ reproduced", "○ not attempted", "✘ differs"], "headlines come first"
-    assert "flip: the highest clock everywhere, 0\xa0% ✘" in rows[0].get_text()
+    rival = "nearest rival: the highest clock everywhere: 0\xa0%, fails as it should"
+    assert rival in rows[0].get_text()
+    rules = [row.find(class_="rule").get_text(strip=True) for row in rows]
+    assert rules[0].startswith("within"), "the rule stands below its verdict"
     assert "1 of 3 reproduced, each with its flip" in section.get_text()
     assert "All 4 claims" in section.get_text()
 

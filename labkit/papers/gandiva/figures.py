@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 
 import plotly.graph_objects as go
@@ -86,7 +87,8 @@ def figure_search(
             mode="lines+markers" if dash == "solid" else "lines",
             line={"color": color, "dash": dash},
         )
-    figure.update_xaxes(type="log", tickvals=[*sizes])
+    ends = [min(sizes) / 1.1, max(sizes) * 1.1]  # else the axis makes room for the lines' names
+    figure.update_xaxes(type="log", tickvals=[*sizes], range=[math.log10(end) for end in ends])
     figure.update_yaxes(type="log", tickvals=[1, 2, 5, 10, 20])
     return draw.finish(
         figure,

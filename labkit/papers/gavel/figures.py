@@ -151,8 +151,8 @@ def figure_makespan(
     figure.add_annotation(
         x=names[-1],
         y=max(ours_h[names[-1]], authors_h[names[-1]]),
-        yshift=16,
-        text=f"abstract: {gain:g} times sooner than Gandiva",
+        yshift=26,
+        text=f"abstract: {gain:g} times<br>sooner than Gandiva",
         font={"color": draw.PALETTE["paper"]},
         showarrow=False,
     )

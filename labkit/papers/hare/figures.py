@@ -159,7 +159,8 @@ def figure_gains(
         annotation_text="best gang",
         annotation_position="bottom left",
     )
-    words = [way.replace(", ", ",<br>") for way in shown]
+    names = ["Hare: relaxed" if way == "relaxed" else way for way in shown]
+    words = [name.replace(", ", ",<br>") for name in names]
     figure.update_xaxes(tickvals=[*range(len(shown))], ticktext=words)
     figure.update_xaxes(range=[-0.6, len(shown) - 0.4])
     figure.update_yaxes(rangemode="tozero")

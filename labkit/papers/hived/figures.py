@@ -110,21 +110,27 @@ def figure_delays(
     figure = go.Figure()
     span = [-0.5, len(ways) - 0.5]
     lines = [
-        (f"paper: up to {paper_min:,.0f} min", paper_min, "paper", "top left"),
-        ("private clusters", 0.0, "bound", "bottom right"),
+        (f"paper: up to {paper_min:,.0f} min", paper_min, "paper"),
+        ("private clusters", 0.0, "bound"),
     ]
-    for words, value, concept, place in lines:
+    for words, value, concept in lines:
         color = draw.PALETTE[concept]
         figure.add_scatter(
             x=span,
             y=[value, value],
-            mode="lines+text",
-            text=["", words] if place.endswith("left") else [words, ""],
-            textposition=place,
-            textfont={"color": color},
+            mode="lines",
             name=words,
             showlegend=False,
             line={"color": color, "dash": "dot"},
+        )
+        figure.add_annotation(
+            x=span[1],
+            y=value,
+            xshift=6,
+            xanchor="left",
+            text=words,
+            font={"color": color},
+            showarrow=False,
         )
     for number, order in enumerate(orders):
         shift = 0.22 * (number - (len(orders) - 1) / 2)
@@ -142,4 +148,5 @@ def figure_delays(
         )
     labels = [way.replace(", ", ",<br>") for way in ways]
     figure.update_xaxes(tickvals=[*range(len(ways))], ticktext=labels, range=span)
-    return draw.finish(figure, title=title, x=" ", y="longest extra delay (min)", height=460)
+    done = draw.finish(figure, title=title, x=" ", y="longest extra delay (min)", height=460)
+    return done.update_layout(margin_r=215)

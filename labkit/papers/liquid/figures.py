@@ -135,7 +135,7 @@ def figure_gains(
         y=0,
         line={"color": draw.PALETTE["baseline"]},
         annotation_text="better of spreading and packing",
-        annotation_position="top left",
+        annotation_position="bottom right",
         annotation_font_color=draw.PALETTE["baseline"],
     )
     figure.update_xaxes(tickvals=places, ticktext=[*words.values()])

@@ -172,6 +172,6 @@ def figure_gains(
         figure,
         title=title,
         x="networks that the nine jobs train",
-        y="completion time under pairs, over the bar's",
+        y="times as fast as in pairs",
         height=460,
     )

@@ -119,20 +119,26 @@ def figure_gains(
     figure = go.Figure()
     lines = [
         (f"paper: up to {paper_gain:g}", paper_gain, "paper"),
-        ("proportional shares (baseline)", 1.0, "baseline"),
+        ("proportional shares<br>(baseline)", 1.0, "baseline"),
     ]
     for words, value, concept in lines:
         color = draw.PALETTE[concept]
         figure.add_scatter(
             x=span,
             y=[value, value],
-            mode="lines+text",
-            text=[words, ""],
-            textposition="top right",
-            textfont={"color": color},
+            mode="lines",
             name=words,
             showlegend=False,
             line={"color": color, "dash": "dot"},
+        )
+        figure.add_annotation(
+            x=span[1],
+            y=value,
+            xshift=6,
+            xanchor="left",
+            text=words,
+            font={"color": color},
+            showarrow=False,
         )
     looks = {
         "proportional": ("proportional shares, simulated", "baseline", "diamond"),
@@ -161,9 +167,10 @@ def figure_gains(
     figure.update_xaxes(tickvals=places, ticktext=[*map(str, gains.index)], range=span)
     largest = max(*gains.max(), *bound, paper_gain)
     figure.update_yaxes(range=[0, 1.1 * largest])
-    return draw.finish(
+    done = draw.finish(
         figure,
         title=title,
         x="jobs counted",
         y="times sooner than with shares",
     )
+    return done.update_layout(margin_r=170)

@@ -18,7 +18,7 @@ from labkit.workbook.queue import bibliography, reading_queue
 from labkit.workbook.review import claims as claims_file
 from labkit.workbook.review import glance
 from labkit.workbook.review.anatomy import Subject
-from labkit.workbook.review.tally import Tally, row, standin_warning, tally
+from labkit.workbook.review.tally import Tally, row, rule_in_words, standin_warning, tally
 
 T = TypeVar("T")
 
@@ -187,18 +187,9 @@ def _claims(
     known = sorted(content.claims, key=lambda c: not c.is_reproduction) if content else []
     records = [by_id.get(claim.id) or claims_file.record_of(key, claim) for claim in known]
     return [
-        row(record | {"rule": _rule(claim)}) for record, claim in zip(records, known, strict=True)
+        row(record | {"rule": rule_in_words(claim)})
+        for record, claim in zip(records, known, strict=True)
     ]
-
-
-def _rule(claim: claims_file.Claim) -> str:
-    """How a claim is judged; bounds of a fraction in per cent or points, as its values print."""
-    if claim.unit != "fraction" or claim.judge in ("ratio", "ordering", "equal"):
-        return claims_file.tolerance_in_words(claim)
-    between = claim.judge == "between"
-    scaled = tuple(100 * end for end in claim.interval) if between else 100 * claim.slack
-    changed = {"tolerance": scaled, "unit": "%" if between else "points"}
-    return claims_file.tolerance_in_words(claim.model_copy(update=changed))
 
 
 # ---------------------------------------------------------------- what the search box looks through

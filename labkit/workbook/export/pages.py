@@ -169,7 +169,9 @@ def deck(source: origin.Origin) -> tuple[str, list[str], int, str]:
     records = from_notebook(subject.notebook)
     warning = tally.standin_warning(records, tally.MARKS)
     markup = Markup(source.committed.parent, lambda _: None)
-    shown_pages = talk.pages(subject, records, markup)
+    rules = {c.id: tally.rule_in_words(c) for c in subject.claims} if records else {}
+    ruled = [record | {"rule": rules.get(record["id"], "")} for record in records]
+    shown_pages = talk.pages(subject, ruled, markup)
     if not shown_pages:
         markup.problems.append(f"no cell is tagged as a section: `labkit check {source.key}`")
     parts = [source.title, source.entry.cite() if source.entry else "", source.parameters]

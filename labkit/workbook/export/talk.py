@@ -11,6 +11,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import takewhile
 from typing import Any
 
 from labkit.kit.page import figure_text
@@ -26,6 +27,8 @@ CHARACTERS_BY_A_FIGURE = 350
 CHARACTERS_BY_A_TABLE = 560
 CHARACTERS_BY_CODE = 760
 """The most text that stands on a page beside its figure, its table or its code."""
+CHARACTERS_BY_A_LINE = 55
+"""How much of that text each line of code takes from a page with much code."""
 LINES_OF_CODE = 20
 """The most code that can be read from a page; of a longer cell the page has the words alone."""
 CHARACTERS_OF_A_MESSAGE = 260
@@ -160,19 +163,15 @@ class _Talk:
 
     def mechanisms(self, most: int) -> Iterator[Page]:
         """The mechanism's steps, where its words list them, else its code; with room, both."""
-        pages = [self._steps(part) for part in self._parts("mechanism")]
-        steps = [page for page in pages if page][:1]
-        yield from steps
-        yield from self._code(most - len(steps))
+        parts = self._parts("mechanism")
+        listed = [(part, blocks) for part in parts if (blocks := _listed(part))][:1]
+        for part, blocks in listed:
+            yield self._steps(part, *blocks)
+        seen = {block for _, (before, steps) in listed for block in (*before, steps)}
+        yield from self._code(most - len(listed), seen)
 
-    def _steps(self, part: Part) -> Page | None:
-        """A page of the first list among a part's words: the steps, and what comes before them."""
-        blocks = [b.strip() for text in part.texts() for b in re.split(r"\n\s*\n", text)]
-        lists = [block for block in blocks if len(_ITEM.split(f"\n{block}")) > STEPS.start]
-        steps = next((block for block in lists if _MARKER.match(block)), None)
-        if steps is None or len(_units(steps)) not in STEPS:
-            return None
-        before = _first_blocks(blocks[: blocks.index(steps)])
+    def _steps(self, part: Part, before: Sequence[str], steps: str) -> Page:
+        """A page of the mechanism's steps, and what comes before them."""
         shown = set(_sentences([*before, steps]))
         return Page(
             kind="text",
@@ -183,17 +182,20 @@ class _Talk:
             notes=self._said([*self._of_glance("method"), *part.texts()], shown),
         )
 
-    def _code(self, most: int) -> Iterator[Page]:
-        """A page for each heading with a cell tagged ``mechanism``: its words and its code."""
+    def _code(self, most: int, seen: set[str]) -> Iterator[Page]:
+        """A page for each heading with a cell tagged ``mechanism``: its code and its words, but
+        for those that were ``seen`` on the page before."""
         parts = [(part, part.cells("mechanism")) for part in self._parts("mechanism")]
         for part, cells in [(part, cells) for part, cells in parts if cells][: max(most, 0)]:
             place, cell = cells[0]
             shown = [html for html in self.markup.outputs(cell.node) if len(html) < 700]
             texts = part.texts(stop=place)
-            lead = _first_blocks([b for text in texts for b in re.split(r"\n\s*\n", text)])
+            lead = [block for block in _blocks(texts) if block not in seen]
+            num_lines = len(cell.source.strip().splitlines())
+            is_short = num_lines <= LINES_OF_CODE
+            lead = _last_blocks(lead, num_lines) if is_short else _first_blocks(lead)
             words = self.markup.text("\n\n".join(lead))
             code = highlighted(cell.source.strip()) + "".join(shown)
-            is_short = len(cell.source.strip().splitlines()) <= LINES_OF_CODE
             yield Page(
                 kind="code" if is_short else "text",
                 tag="mechanism",
@@ -286,7 +288,7 @@ class _Talk:
         room = CHARACTERS_BY_A_FIGURE if is_figure else CHARACTERS_BY_A_TABLE
         before = part.texts(stop=place)
         after = part.texts(start=place)
-        follows = _sentences(after)
+        follows = _sentences(_before_run_in(after))
         start = next((i for i, s in enumerate(follows) if "Notice" in s), 0)
         follows = _telling(follows[start:], has_table=not is_figure)
         first = _fitting(follows[:1], CHARACTERS_OF_A_MESSAGE)
@@ -295,6 +297,8 @@ class _Talk:
         message = _fitting(follows, min(room - sum(map(len, lead)), CHARACTERS_OF_A_MESSAGE))
         lead = lead if n == 0 else []
         message = message if n == of - 1 else []
+        if tag == "reproduction" and not message:
+            message = [text.strip("*") for text in self.subject.verdict]
         words = [*([described] if described else []), *before, *after, *said]
         return Page(
             kind="figure" if is_figure else "table",
@@ -386,6 +390,29 @@ def _units(text: str) -> list[str]:
     return [unit.strip() for unit in units if unit.strip()]
 
 
+def _blocks(texts: Iterable[str]) -> list[str]:
+    return [block.strip() for text in texts for block in re.split(r"\n\s*\n", text)]
+
+
+def _before_run_in(texts: Iterable[str]) -> list[str]:
+    """The texts up to the first that begins with bold words: from there, of another cell.
+
+    >>> _before_run_in(["It grows.", "**By load.** A table follows.", "It does."])
+    ['It grows.']
+    """
+    return list(takewhile(lambda text: not text.lstrip().startswith("**"), texts))
+
+
+def _listed(part: Part) -> tuple[list[str], str] | None:
+    """The first list among a part's words, if it is one of steps, and what comes before it."""
+    blocks = _blocks(part.texts())
+    lists = [block for block in blocks if len(_ITEM.split(f"\n{block}")) > STEPS.start]
+    steps = next((block for block in lists if _MARKER.match(block)), None)
+    if steps is None or len(_units(steps)) not in STEPS:
+        return None
+    return _first_blocks(blocks[: blocks.index(steps)]), steps
+
+
 def _sentences(texts: Iterable[str]) -> list[str]:
     return [
         sentence
@@ -409,6 +436,15 @@ def _first_blocks(blocks: Sequence[str]) -> list[str]:
     fits = list(blocks)
     while sum(map(len, fits)) > CHARACTERS_BY_CODE:
         fits.pop()
+    return fits
+
+
+def _last_blocks(blocks: Sequence[str], num_lines: int) -> list[str]:
+    """Take the blocks of text nearest to the code, as many as leave its lines large."""
+    room = min(CHARACTERS_BY_CODE, CHARACTERS_BY_A_LINE * (LINES_OF_CODE + 3 - num_lines))
+    fits = list(blocks)
+    while len(fits) > 1 and sum(map(len, fits)) > room:
+        fits.pop(0)
     return fits
 
 

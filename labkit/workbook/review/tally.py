@@ -9,7 +9,14 @@ from typing import Any
 
 from labkit.quantities import NOTHING, number
 from labkit.workbook.review.tables import cell_text
-from labkit.workbook.review.verdicts import DIGITS, REPRODUCTIONS, Verdict, are_numbers
+from labkit.workbook.review.verdicts import (
+    DIGITS,
+    REPRODUCTIONS,
+    Claim,
+    Verdict,
+    are_numbers,
+    tolerance_in_words,
+)
 
 _LONGEST_LIST = 6
 _UNITLESS = "dimensionless"
@@ -51,6 +58,22 @@ def flipped_words(record: Mapping[str, Any], unit: str = "") -> str:
     if record.get("flip_value") is None:
         return NOTHING
     return f"{with_unit(record['flip_value'], unit)} {SYMBOLS[record['flip_verdict']]}"
+
+
+def rival_words(record: Mapping[str, Any]) -> str:
+    r"""What stands in the method's place in a claim's flip, its value, and what follows.
+
+    >>> rival_words({"flip": "one clock", "flip_value": 0.0, "flip_verdict": "differs",
+    ...     "verdict": "reproduced", "unit": "fraction"})
+    'one clock: 0\xa0%, fails as it should'
+    """
+    if record.get("flip_value") is None:
+        return f"{record['flip']}: not run"
+    value = with_unit(record["flip_value"], record["unit"])
+    if record["flip_verdict"] == "reproduced":
+        return f"{record['flip']}: {value}, passes too"
+    is_earned = record["verdict"] == "reproduced"
+    return f"{record['flip']}: {value}, fails {'as it should' if is_earned else 'too'}"
 
 
 def outcome(record: Mapping[str, Any]) -> str:
@@ -164,6 +187,16 @@ def standin_warning(claims: Iterable[Mapping[str, Any]], words: tuple[str, str] 
     return fitted.format(worst=number(worst * 100, 2)) if worst else ""
 
 
+def rule_in_words(claim: Claim) -> str:
+    """How a claim is judged; bounds of a fraction in per cent or points, as its values print."""
+    if claim.unit != "fraction" or claim.judge in ("ratio", "ordering", "equal"):
+        return tolerance_in_words(claim)
+    between = claim.judge == "between"
+    scaled = tuple(100 * end for end in claim.interval) if between else 100 * claim.slack
+    changed = {"tolerance": scaled, "unit": "%" if between else "points"}
+    return tolerance_in_words(claim.model_copy(update=changed))
+
+
 def row(claim: Mapping[str, Any]) -> dict[str, Any]:
     r"""A stored claim with what a page prints of it as texts: values with unit, ratio, flip.
 
@@ -186,5 +219,6 @@ def row(claim: Mapping[str, Any]) -> dict[str, Any]:
         "ratio": cell_text(claim["ratio"]),
         "unit": claim["unit"] or _UNITLESS * is_number,
         "flipped": flipped_words(claim, claim["unit"]),
+        "rival": rival_words(claim) if claim.get("flip") else "",
         "where": outcome(claim).removeprefix(claim["verdict"]).strip(),
     }
