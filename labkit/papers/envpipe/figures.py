@@ -183,7 +183,7 @@ def figure_plane(
     slowest = 100 * max(table["slowdown_fraction"].max() for table in panels.values())
     figure.update_xaxes(range=[-1, 1.08 * slowest])
     figure.update_yaxes(range=[0, 34])
-    x = "iteration longer than at the highest clock (%)"
+    x = "time added to an iteration (%)"
     return draw.finish(figure, title=title, x=x, y="energy saved (%)", height=500)
 
 
