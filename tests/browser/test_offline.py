@@ -9,12 +9,16 @@ import base64
 import os
 import shutil
 from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+import plotly.graph_objects as go
 import pytest
 
+from labkit.kit import draw
 from labkit.workbook.export.site import write_site
+from labkit.workbook.review.explore import explore
 from tests.export import synthetic
 
 playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
@@ -233,6 +237,28 @@ def test_controls_obey_the_keyboard_and_keep_each_other(visit: Any, name: str) -
     assert shown == [pytest.approx((8 - 1) / (2 * 4 + 8 - 1), rel=1e-4)]
     if in_deck:
         assert page.locator(SLIDE).inner_text().startswith("Explore"), "the page was not turned"
+
+
+def test_long_names_below_plotlys_own_slider_are_all_drawn_and_whole(browser: Any) -> None:
+    """As Lab shows a notebook that was not run: no label cut by the figure's edge, or left out."""
+    names = ["linear scaling, gradual warm-up", "rate kept", "linear scaling, no warm-up", "none"]
+    names += ["square-root scaling, gradual warm-up"]
+
+    def bar(way: str) -> go.Figure:
+        return draw.finish(go.Figure(go.Bar(x=["bar"], y=[len(way)])), title=way)
+
+    page = browser.new_page(viewport={"width": 900, "height": 720})
+    page.set_content(explore(bar, way=names).to_html(include_plotlyjs=True))
+    page.wait_for_selector(".slider-label")
+    labels = page.locator(".slider-label-group .slider-label").all()
+    assert len(labels) == len(names)
+    boxes = [label.bounding_box() for label in labels]
+    whole = page.locator(".main-svg").first.bounding_box()
+    assert whole["x"] <= boxes[0]["x"]
+    assert boxes[-1]["x"] + boxes[-1]["width"] <= whole["x"] + whole["width"]
+    assert all(a["x"] + a["width"] < b["x"] for a, b in pairwise(boxes))
+    assert max(b["y"] + b["height"] for b in boxes) <= whole["y"] + whole["height"]
+    page.close()
 
 
 def test_formulas_are_typeset(browser: Any, visit: Any) -> None:

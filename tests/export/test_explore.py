@@ -158,6 +158,31 @@ def test_bars_with_a_base_and_a_reversed_axis() -> None:
     assert high > 1 > 0 > low
 
 
+def ways(way: str) -> go.Figure:
+    return figures.finish(go.Figure(go.Bar(x=["bar"], y=[len(way)])), title=way)
+
+
+def test_long_names_stand_below_the_slider_whole() -> None:
+    """The labels are centred below their places, so that the outer ones reach beyond the slider."""
+    names = ["both ends of it are long names", "short", "one copy, then run"]
+    moving = explore(ways, way=names)
+    (slider,) = moving.layout.sliders
+    labels = [step.label for step in slider.steps]
+    assert [label.replace("<br>", " ") for label in labels] == names
+    assert labels[2] == "one copy, then run"
+    half_px = 7 * len(labels[2]) / 2  # a letter of 14 px is some 7 px wide
+    handle_px = 10
+    assert moving.layout.margin.r + slider.pad.r + handle_px >= half_px
+    lines = 1 + labels[0].count("<br>")
+    assert lines == 2
+    assert moving.layout.height > explore(ways, way=["one", "two"]).layout.height
+
+
+def test_short_names_leave_the_slider_its_width() -> None:
+    pad = explore(ways, way=["one", "two"]).layout.sliders[0].pad
+    assert (pad.l, pad.r) == (None, None)
+
+
 def test_two_axes_make_a_menu_that_hands_over_the_sliders_steps() -> None:
     def draw(slope: float, power: int) -> go.Figure:
         y = [slope * x**power for x in X]

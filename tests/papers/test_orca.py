@@ -101,7 +101,7 @@ def test_latency_figure_labels_its_marks() -> None:
     figure = orca.figure_latency(table, limit_s=0.1, bound_per_s=18.0, paper=paper, title="")
     assert [note.text for note in figure.layout.annotations] == ["limit 100 ms", "bound 18.0/s"]
     assert [note.y for note in figure.layout.annotations] == [2, 1]
-    assert figure.data[-1].text == ("paper, baseline ",)
+    assert figure.data[-1].text == (" paper,<br> baseline ",)
 
 
 def test_shortest_first_overtakes() -> None:

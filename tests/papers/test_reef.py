@@ -70,9 +70,12 @@ def test_figures_show_each_policy_the_bound_and_the_paper() -> None:
     tables = {"REEF": experiment().compare(Policy.REEF)}
     bounds = pd.Series({"DISB A": 11.0, "DISB B": 11.0})
     figure = reef.figure_disb(tables, bounds, paper=(7.7, 0.02), title="")
-    assert figure.data[0].text == ("+4 %", "+4 %")
+    *added, papers = figure.layout.annotations
+    assert [note.text for note in added] == ["+4 %", "+4 %"]
+    bars = figure.data[0]
+    assert [(note.x, note.y) for note in added] == [*zip(bars.x, bars.y, strict=True)]
     assert [trace.y[0] for trace in figure.data[1:]] == [11, 11], "the bounds"
-    assert figure.layout.annotations[0].text == "paper: up to 7.7 times, at +2 % latency"
+    assert papers.text == "paper: up to 7.7 times, at +2 % latency"
     units = reef.figure_units({"p": program()}, title="")
     assert units.data[0].y[59] == 0
     assert units.data[0].y[60] == 1

@@ -183,7 +183,7 @@ def figure_plane(
     slowest = 100 * max(table["slowdown_fraction"].max() for table in panels.values())
     figure.update_xaxes(range=[-1, 1.08 * slowest])
     figure.update_yaxes(range=[0, 34])
-    x = "iteration longer than at the highest clock (%)"
+    x = "time added to an iteration (%)"
     return draw.finish(figure, title=title, x=x, y="energy saved (%)", height=500)
 
 
@@ -203,6 +203,7 @@ def _points(table: pd.DataFrame, policy: str, chosen: bool, legend: bool) -> go.
             "size": 13 if chosen else 9,
             "opacity": 1 if chosen else 0.8,
             "symbol": "circle" if chosen else "circle-open",
+            "line": {"width": 2},
         },
     )
 
@@ -215,7 +216,7 @@ def _paper_bar(most: float, legend: bool) -> go.Scatter:
         mode="lines+text",
         text=["", f"paper: up to {most:.1f} %"],
         textposition="top right",
-        textfont={"color": draw.PALETTE["bound"]},
+        textfont={"color": draw.PALETTE["paper"]},
         name="paper: at most 1 % slower",
         showlegend=legend,
         line={"color": draw.PALETTE["paper"], "width": 7},
@@ -228,7 +229,7 @@ def _bound_mark(bound: float, legend: bool) -> go.Scatter:
         x=[0],
         y=[bound],
         mode="markers",
-        name="bound: no plan saves more at full speed",
+        name="bound at full speed",
         showlegend=legend,
         marker={"color": draw.PALETTE["bound"], "size": 13, "symbol": "diamond-open"},
     )

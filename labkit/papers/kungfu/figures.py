@@ -174,8 +174,8 @@ def figure_ratios(
         ]
     )
     lines = [
-        (paper, f"paper, from memory: {paper:.2f}", draw.PALETTE["paper"], "solid", "right"),
-        (1.0, baseline, draw.PALETTE["bound"], "dot", "left"),
+        (paper, f"paper (memory): {paper:.2f}", draw.PALETTE["paper"], "solid", "right"),
+        (1.0, f"baseline: {baseline}", draw.PALETTE["bound"], "dot", "left"),
     ]
     for ratio, text, color, dash, anchor in lines:
         figure.add_vline(x=ratio, line_color=color, line_dash=dash)

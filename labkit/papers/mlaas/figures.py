@@ -121,13 +121,20 @@ def figure_gains(gains: pd.DataFrame, readme: pd.Series, *, title: str) -> go.Fi
         figure.add_scatter(
             x=ways,
             y=[height] * len(ways),
-            mode="lines+text",
-            text=[words if place == len(ways) // 2 else "" for place in range(len(ways))],
-            textposition="top center" if height else "bottom center",
-            textfont={"color": PALETTE[concept]},
+            mode="lines",
             line={"color": PALETTE[concept], "dash": "dot"},
             name=words,
             showlegend=False,
+        )
+        figure.add_annotation(
+            x=0.5,
+            xref="x domain",
+            y=height,
+            text=words,
+            font={"color": PALETTE[concept]},
+            yanchor="bottom" if height else "top",
+            yshift=2 if height else -2,
+            showarrow=False,
         )
     figure.update_xaxes(type="category")
     lowest = min(0.0, float(gains.min().min()))

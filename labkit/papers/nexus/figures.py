@@ -110,7 +110,7 @@ def figure_gains(gains: pd.DataFrame, bounds: pd.Series, *, paper: float, title:
             x=[group - 0.45, group + 0.45],
             y=[level, level],
             mode="lines+text",
-            text=["", f"bound {level:.2f}"],
+            text=["", f"bound, none late: {level:.2f}"],
             textposition="top left",
             line={"color": draw.PALETTE["bound"], "dash": "dash"},
             showlegend=False,
@@ -122,7 +122,7 @@ def figure_gains(gains: pd.DataFrame, bounds: pd.Series, *, paper: float, title:
         annotation={
             "text": f"the paper's smallest gain, {paper:g}",
             "font_color": draw.PALETTE["paper"],
-            "x": 0,
+            "x": 0.51,  # over the second group: the first one's bound is as high
             "xanchor": "left",
             "yanchor": "bottom",
         },

@@ -94,8 +94,11 @@ def figure_latency(
         y=1e3 * paper["latency_s"],
         mode="markers+text",
         marker={"color": draw.PALETTE["paper"], "symbol": "diamond", "size": 13},
-        text=[f"paper, {system} " for system in paper["system"]],
-        textposition="middle left",
+        text=[f" paper,<br> {system} " for system in paper["system"]],
+        textposition=[
+            "middle right" if rate == max(paper["rate_per_s"]) else "middle left"
+            for rate in paper["rate_per_s"]
+        ],
         textfont={"color": draw.PALETTE["paper"], "size": 14},
         name="paper",
         showlegend=False,

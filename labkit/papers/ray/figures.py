@@ -41,8 +41,8 @@ def _arrow(figure: go.Figure, start: Place, end: Place, *, dashed: bool = False)
         ayref="y",
         showarrow=True,
         arrowhead=2,
-        arrowwidth=1 if dashed else 2.5,
-        arrowcolor=PALETTE["idle"] if dashed else PALETTE["bound"],
+        arrowwidth=1.5 if dashed else 2.5,
+        arrowcolor=PALETTE["muted"] if dashed else PALETTE["bound"],
         text="",
     )
 
@@ -72,8 +72,8 @@ def figure_idea() -> go.Figure:
         else:
             _box(figure, (left + 1, 2.5), (2.2, 0.5), "global: what is left", PALETTE["baseline"])
             for shard in range(4):
-                at = (left + 0.25 + 0.5 * shard, 3.7)
-                _box(figure, at, (0.46, 0.5), f"shard {shard + 1}", CYCLE[2])
+                at = (left - 0.2 + 0.8 * shard, 3.7)
+                _box(figure, at, (0.76, 0.5), f"shard {shard + 1}", CYCLE[2])
             _arrow(figure, (left + 1, 2.8), (left + 1, 3.4), dashed=True)
     figure.update_xaxes(visible=False, range=[-0.7, 6.8])
     figure.update_yaxes(visible=False, range=[-0.1, 4.9])

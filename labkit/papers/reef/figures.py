@@ -111,9 +111,6 @@ def figure_disb(
             y=table["throughput"],
             width=0.92 * width,
             marker_color=draw.PALETTE[colour],
-            text=[f"+{100 * (latency - 1):.0f} %" for latency in table["latency"]],
-            textposition="outside",
-            textangle=0,
             name=name,
         )
     for group, (workload, bound) in enumerate(bounds.items()):
@@ -126,6 +123,21 @@ def figure_disb(
             showlegend=group == 0,
             hovertext=str(workload),
         )
+    for place, table in enumerate(tables.values()):
+        shift = (place - (len(tables) - 1) / 2) * width
+        for group, (latency, throughput) in enumerate(
+            zip(table["latency"], table["throughput"], strict=True)
+        ):
+            figure.add_annotation(
+                x=group + shift,
+                y=throughput,
+                text=f"+{100 * (latency - 1):.0f} %",
+                yanchor="bottom",
+                yshift=2,
+                bgcolor=draw.VEIL,
+                borderpad=0,
+                showarrow=False,
+            )
     figure.add_hline(y=paper[0], line={"color": draw.PALETTE["paper"], "dash": "dot"})
     figure.add_annotation(
         x=0,

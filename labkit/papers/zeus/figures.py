@@ -29,8 +29,11 @@ POLICY_WORDS = {
 _LABEL_PLACES = {
     "BERT, Sentiment140": "top right",
     "ResNet-50, ImageNet": "middle left",
+    "ShuffleNet-v2, CIFAR-100": "bottom left",
 }
-"""Where names stand that would cover each other on the right of their points."""
+"""Where names stand that would cover each other, or a line of the paper's, on the right of their
+points.
+"""
 
 
 def figure_idea(job: Job, *, eta: float = 0.5) -> go.Figure:
@@ -189,13 +192,14 @@ def figure_headline(
         )
     figure.add_traces(_connections(points[chosen], [*points.values()]))
     line = {"color": PALETTE["paper"], "width": 2}
+    look = {"annotation_font": {"color": PALETTE["paper"]}, "line": line}
     for share, word, side in zip(energy, ("least", "most"), ("right", "left"), strict=True):
         words = f"paper, {word} energy saved: {share:.1%}"
         place = f"top {side}"
-        figure.add_hline(100 * share, line=line, annotation_text=words, annotation_position=place)
+        figure.add_hline(100 * share, annotation_text=words, annotation_position=place, **look)
     words = f"paper, most time saved: {time:.1%}"
     place = "bottom left"
-    figure.add_vline(100 * time, line=line, annotation_text=words, annotation_position=place)
+    figure.add_vline(100 * time, annotation_text=words, annotation_position=place, **look)
     cross = {"symbol": "x", "size": 12, "color": PALETTE["muted"]}
     figure.add_scatter(x=[0], y=[0], mode="markers", name="baseline", marker=cross)
     figure.update_xaxes(range=[-46, 106])

@@ -7,6 +7,7 @@ stored, so the same figure moves on an exported slide, on the site and on GitHub
 from __future__ import annotations
 
 import json
+import textwrap
 from collections.abc import Callable, Mapping, Sequence
 from itertools import chain, cycle
 from typing import Any
@@ -20,6 +21,13 @@ from labkit.workbook.review.axes import Axis
 
 LARGEST_BYTES = 1_000_000
 CONTROL_HEIGHT_PX = 96
+LABEL_WIDTH = 18
+"""Characters of a line below the slider: five such names stand beside each other."""
+LABEL_LINE_PX = 18
+LETTER_PX = 8
+"""How wide a letter of these is, rather more than less."""
+HANDLE_PX = 10
+"""How far inside its ends the slider has its first and last value."""
 
 
 def figure(make_figure: Callable[..., go.Figure], axes: Sequence[Axis]) -> go.Figure:
@@ -103,7 +111,7 @@ def _steps(
     layouts: Sequence[Mapping[str, Any]], visible: Sequence[list[bool]], slider: Axis
 ) -> list[list[dict[str, Any]]]:
     """For each choice of the menu, the slider's steps: which traces show, what the layout says."""
-    labels = cycle(map(slider.text, slider.values))
+    labels = cycle(_broken(slider.text(value)) for value in slider.values)
     width = len(slider.values)
     steps = [
         {"label": label, "method": "update", "args": [{"visible": on}, layout]}
@@ -112,17 +120,48 @@ def _steps(
     return [steps[row : row + width] for row in range(0, len(steps), width)]
 
 
+def _broken(label: str) -> str:
+    """A long name in several lines, which Plotly would otherwise leave out beside its neighbours.
+
+    >>> _broken("streamed in equal groups")
+    'streamed in equal<br>groups'
+    """
+    lines = textwrap.wrap(label, LABEL_WIDTH, break_long_words=False, break_on_hyphens=False)
+    return "<br>".join(lines) or label
+
+
+def _beyond_px(label: str, margin_px: float) -> float:
+    """How much of a label, centred below the slider's first or last value, the margin does not
+    hold.
+
+    >>> _beyond_px("2", 24), _beyond_px("one copy, then run", 24)
+    (0, 38.0)
+    """
+    half_px = LETTER_PX * max(map(len, label.split("<br>"))) / 2
+    return max(0, half_px - HANDLE_PX - margin_px)
+
+
 def _add_slider(figure: go.Figure, steps: Sequence[Any], first: int, label: str) -> None:
-    below_px = figure.layout.margin.b or 60
+    margin = figure.layout.margin
+    below_px = margin.b or 60
+    labels = [step["label"] for step in steps]
+    lines = 1 + max(text.count("<br>") for text in labels)
+    # the value that is shown above the slider has as many lines as its label below
+    height_px = CONTROL_HEIGHT_PX + 2 * LABEL_LINE_PX * (lines - 1)
+    pad = {"t": below_px + 6, "b": 6}
+    if left_px := _beyond_px(labels[0], margin.l or 0):
+        pad["l"] = left_px
+    if right_px := _beyond_px(labels[-1], margin.r or 0):
+        pad["r"] = right_px
     figure.update_layout(
-        height=(figure.layout.height or 420) + CONTROL_HEIGHT_PX,
-        margin_b=below_px + CONTROL_HEIGHT_PX,
+        height=(figure.layout.height or 420) + height_px,
+        margin_b=below_px + height_px,
         sliders=[
             {
                 "active": first,
                 "steps": steps,
                 "currentvalue": {"prefix": f"{label}: ", "font": {"size": 18}},
-                "pad": {"t": below_px + 6, "b": 6},
+                "pad": pad,
                 "font": {"size": 14},
                 "bgcolor": figures.PALETTE["bubble"],
                 "activebgcolor": figures.PALETTE["ours"],

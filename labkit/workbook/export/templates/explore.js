@@ -2,15 +2,17 @@
    draws: with a label, a role and the keyboard, at true distances, and the menu keeps the slider.
    Stands between plots.js and the script of the page or the deck. */
 (() => {
-  const DRAWN_PX = 96; /* what workbook.explore adds below a figure for Plotly's own slider */
   const LENGTH = 1000;
 
   const read = Plots.read;
+  /* what workbook.explore adds below a figure for Plotly's own slider, 6 px under what stands there */
+  const added = ({ margin, sliders: [{ pad }] }) => (pad ? margin.b - pad.t + 6 : 0);
   const bare = (figure) => {
     const content = read(figure);
     const { sliders, updatemenus, ...layout } = content.layout;
-    layout.height -= DRAWN_PX;
-    layout.margin = { ...layout.margin, b: layout.margin.b - DRAWN_PX };
+    const below = added(content.layout);
+    layout.height -= below;
+    layout.margin = { ...layout.margin, b: layout.margin.b - below };
     return { ...content, layout };
   };
 
@@ -44,7 +46,7 @@
   function build(figure, number) {
     const { sliders: [slider], updatemenus: [menu] = [] } = read(figure).layout;
     const rows = menu ? menu.buttons.map((b) => b.args[1]["sliders[0].steps"]) : [slider.steps];
-    const labels = slider.steps.map((step) => step.label);
+    const labels = slider.steps.map((step) => step.label.replaceAll("<br>", " "));
     const at = places(labels);
     const now = { row: menu?.active || 0, column: slider.active || 0 };
 
@@ -112,7 +114,7 @@
       if (event.key !== "Tab" && event.key !== "Escape") event.stopPropagation();
     });
     figure.prepend(knobs);
-    figure.style.setProperty("--height", `${read(figure).layout.height - DRAWN_PX}px`);
+    figure.style.setProperty("--height", `${Plots.read(figure).layout.height}px`);
     show();
     figure.showState = show;
   }
