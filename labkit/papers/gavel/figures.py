@@ -11,6 +11,7 @@ from plotly.subplots import make_subplots
 
 from labkit.cluster.inputs.throughputs import Throughputs
 from labkit.kit import draw
+from labkit.kit.describe import checked
 from labkit.papers.gavel.policies import MaxMin
 
 COLORS = {
@@ -68,6 +69,7 @@ def figure_idea(table: Throughputs, jobs: Sequence[str]) -> go.Figure:
     return draw.finish(figure, title=title, x="minutes of an hour", y="GPU", height=360)
 
 
+@checked
 def figure_speeds(table: Throughputs) -> go.Figure:
     """Speed of each kind of job on each GPU type over that on the last one, a row a model.
 

@@ -166,7 +166,8 @@ class Experiment:
     def gains_by_draw(self, method: Method, mix: str) -> NDArray[np.float64]:
         """Completion time of pairs over the method's, of each draw."""
         times = self.outcomes(mix)["mean_jct_s"]
-        return np.asarray(times[Method.PAIRS].to_numpy() / times[method].to_numpy())
+        pairs_s, method_s = (times.loc[[way]].to_numpy() for way in (Method.PAIRS, method))
+        return np.asarray(pairs_s / method_s)
 
     def best_gain(self, mix: str) -> float:
         """Completion time of pairs over what no division of tasks beats."""

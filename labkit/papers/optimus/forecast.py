@@ -28,7 +28,7 @@ def converged_epoch(
     Source: the authors' program.
 
     >>> converged_epoch([1 / (1 + k) for k in range(99)])
-    17
+    19
     """
     values = np.asarray(losses, dtype=float)
     flat = np.flatnonzero(values[:-window] - values[window:] <= drop)
