@@ -18,7 +18,7 @@ PAGE = ROOT / "results" / "site" / "scoreboard.html"
 PICTURE = Path(__file__).with_suffix(".png")
 NAMES = ("chromium", "chromium-browser", "google-chrome")
 WIDTH_PX = 1000
-NUM_ROWS = 8
+NUM_ROWS = 3
 MOST_BYTES = 200_000
 """A reader of the README waits for every byte, and git keeps each version of it."""
 
@@ -35,7 +35,7 @@ def main() -> None:
         page = browser.new_page(viewport=window, color_scheme="light")
         page.goto(PAGE.as_uri())
         table = page.locator("table").first
-        head = table.locator("thead").bounding_box()
+        head = page.locator("h1").bounding_box()
         last = table.locator("tbody tr").nth(NUM_ROWS - 1).bounding_box()
         assert head is not None
         assert last is not None
