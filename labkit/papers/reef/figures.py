@@ -83,6 +83,22 @@ def _area(
     )
 
 
+def _write_latencies(figure: go.Figure, table: pd.DataFrame, shift: float) -> None:
+    """Write the latency that a policy adds above each of its bars."""
+    pairs = zip(table["latency"], table["throughput"], strict=True)
+    for group, (latency, throughput) in enumerate(pairs):
+        figure.add_annotation(
+            x=group + shift,
+            y=throughput,
+            text=f"+{100 * (latency - 1):.0f} %",
+            yanchor="bottom",
+            yshift=2,
+            bgcolor=draw.VEIL,
+            borderpad=0,
+            showarrow=False,
+        )
+
+
 def figure_disb(
     tables: Mapping[str, pd.DataFrame],
     bounds: pd.Series,
@@ -124,20 +140,7 @@ def figure_disb(
             hovertext=str(workload),
         )
     for place, table in enumerate(tables.values()):
-        shift = (place - (len(tables) - 1) / 2) * width
-        for group, (latency, throughput) in enumerate(
-            zip(table["latency"], table["throughput"], strict=True)
-        ):
-            figure.add_annotation(
-                x=group + shift,
-                y=throughput,
-                text=f"+{100 * (latency - 1):.0f} %",
-                yanchor="bottom",
-                yshift=2,
-                bgcolor=draw.VEIL,
-                borderpad=0,
-                showarrow=False,
-            )
+        _write_latencies(figure, table, (place - (len(tables) - 1) / 2) * width)
     figure.add_hline(y=paper[0], line={"color": draw.PALETTE["paper"], "dash": "dot"})
     figure.add_annotation(
         x=0,
