@@ -137,18 +137,21 @@ def _two_levels(costs: StageCosts, between: Level) -> _Answer:
     fastest = replace(costs, level=between, compute_s=inner.fastest_s, synced_bytes=inner.synced)
     alike = replace(costs, level=between, compute_s=inner.alike_s, synced_bytes=inner.least_synced)
     ideal = replace(fastest, synced_bytes=inner.least_synced)
-    shared = costs.costing.machines_exchange == "devices"
-    machines = Cheapest((ideal,) if shared else (fastest, alike))
+    reached = costs.costing.machines_exchange == "devices"
+    machines = Cheapest((ideal,) if reached else (fastest, alike))
     outer = Program(costs=machines, starts=np.array([0]))
     best_s = outer.solved[0][0, :, -1]
     units = _fewest(best_s)
-    bound_s = Program(costs=ideal, starts=np.array([0])).solved[0][0, :, -1].min()
+    least_s = best_s
+    if not reached:
+        least_s = Program(costs=ideal, starts=np.array([0])).solved[0][0, :, -1]
+    bound_s = min(least_s.min(), best_s[units])
     chosen = []
     for stage in outer.stages(0, units, len(costs.chain)):
         inside = inner.stages(stage, alike=machines.way_of(*stage[:3]) == 1)
         chosen.append(stage._replace(inside=inside))
     evaluations = inner.program.evaluations + outer.evaluations
-    return _Answer(chosen, best_s[units], min(bound_s, best_s[units]), evaluations)
+    return _Answer(chosen, best_s[units], bound_s, evaluations)
 
 
 @dataclass(frozen=True, kw_only=True)
