@@ -185,6 +185,36 @@ def finish(
     return _store_plainly(fig)
 
 
+def level(fig: go.Figure, span: Sequence[float], value: float, words: str, concept: str) -> None:
+    """Draw a dotted level across a figure, with its name right of its end.
+
+    Args:
+        fig: to draw on; its margin must have room for the name.
+        span: where the level begins and ends.
+        value: its height.
+        words: its name.
+        concept: whose colour of :data:`PALETTE` it has.
+    """
+    color = PALETTE[concept]
+    fig.add_scatter(
+        x=[*span],
+        y=[value, value],
+        mode="lines",
+        name=words,
+        showlegend=False,
+        line={"color": color, "dash": "dot"},
+    )
+    fig.add_annotation(
+        x=span[1],
+        y=value,
+        xshift=6,
+        xanchor="left",
+        text=words,
+        font={"color": color},
+        showarrow=False,
+    )
+
+
 def plain(value: Any) -> Any:
     """Turn ``value`` into what JSON would hold, floats at 6 significant digits, containers
     recursively.

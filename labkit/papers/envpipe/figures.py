@@ -53,10 +53,14 @@ def figure_idea(profile: EnergyProfile, *, last_stage: float = 1.5) -> go.Figure
     span_s = plan.makespan_s
     bars = [
         go.Bar(
-            x=[span_s] * 4, y=[*range(4)], orientation="h", name=WAITS,
-            marker={"color": PARTS[WAITS], "line": {"width": 0}}, hoverinfo="skip",
+            x=[span_s] * 4,
+            y=[*range(4)],
+            orientation="h",
+            name=WAITS,
+            marker={"color": PARTS[WAITS], "line": {"width": 0}},
+            hoverinfo="skip",
         )
-    ]  # fmt: skip
+    ]
     for part in (OUTSIDE, INSIDE):
         shown = table[table["part"] == part]
         bars.append(

@@ -109,29 +109,8 @@ def figure_delays(
     orders = [*next(iter(longest_min.values()))[0]]
     figure = go.Figure()
     span = [-0.5, len(ways) - 0.5]
-    lines = [
-        (f"paper: up to {paper_min:,.0f} min", paper_min, "paper"),
-        ("private clusters", 0.0, "bound"),
-    ]
-    for words, value, concept in lines:
-        color = draw.PALETTE[concept]
-        figure.add_scatter(
-            x=span,
-            y=[value, value],
-            mode="lines",
-            name=words,
-            showlegend=False,
-            line={"color": color, "dash": "dot"},
-        )
-        figure.add_annotation(
-            x=span[1],
-            y=value,
-            xshift=6,
-            xanchor="left",
-            text=words,
-            font={"color": color},
-            showarrow=False,
-        )
+    draw.level(figure, span, paper_min, f"paper: up to {paper_min:,.0f} min", "paper")
+    draw.level(figure, span, 0.0, "private clusters", "bound")
     for number, order in enumerate(orders):
         shift = 0.22 * (number - (len(orders) - 1) / 2)
         points = [

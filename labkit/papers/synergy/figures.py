@@ -103,30 +103,6 @@ def figure_ratio(by_ratio: pd.DataFrame, shares_h: float) -> go.Figure:
     )
 
 
-def _add_line(
-    figure: go.Figure, span: Sequence[float], value: float, words: str, concept: str
-) -> None:
-    """Draw a level across the figure, its name at the right end."""
-    color = draw.PALETTE[concept]
-    figure.add_scatter(
-        x=[*span],
-        y=[value, value],
-        mode="lines",
-        name=words,
-        showlegend=False,
-        line={"color": color, "dash": "dot"},
-    )
-    figure.add_annotation(
-        x=span[1],
-        y=value,
-        xshift=6,
-        xanchor="left",
-        text=words,
-        font={"color": color},
-        showarrow=False,
-    )
-
-
 def figure_gains(
     gains: pd.DataFrame, bound: Sequence[float], *, paper_gain: float, title: str
 ) -> go.Figure:
@@ -141,8 +117,8 @@ def figure_gains(
     places = [*range(len(gains))]
     span = [-0.5, len(gains) - 0.5]
     figure = go.Figure()
-    _add_line(figure, span, paper_gain, f"paper: up to {paper_gain:g}", "paper")
-    _add_line(figure, span, 1.0, "proportional shares<br>(baseline)", "baseline")
+    draw.level(figure, span, paper_gain, f"paper: up to {paper_gain:g}", "paper")
+    draw.level(figure, span, 1.0, "proportional shares<br>(baseline)", "baseline")
     looks = {
         "proportional": ("proportional shares, simulated", "baseline", "diamond"),
         "greedy": ("Greedy, simulated", "highlight", "square"),
