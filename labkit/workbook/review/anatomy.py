@@ -252,6 +252,14 @@ class Subject:
         return next((section for section in self.sections if section.tag == tag), None)
 
     @cached_property
+    def parameter_names(self) -> list[str]:
+        """Names of the parameters; none where their cell does not read: its own rule says why."""
+        try:
+            return list(notebooks.parameters(self.notebook))
+        except (SyntaxError, ValueError):
+            return []
+
+    @cached_property
     def claims(self) -> list[Claim]:
         """The paper's claims; none where the file does not read: the `claims` rule says why."""
         try:

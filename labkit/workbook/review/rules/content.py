@@ -213,7 +213,7 @@ def questions_with_answers(subject: Subject, section: Section) -> Iterator[Remar
     starts = [*(match.start() for match in matches), len(text)]
     for match, end in zip(matches, starts[1:], strict=True):
         yield from _answer(section, match, text[match.end() : end])
-    names = _parameter_names(subject)
+    names = subject.parameter_names
     if matches and not any(f"`{name}`" in text or f"`{name} = " in text for name in names):
         fix = f"one question that says which to change: {', '.join(f'`{n}`' for n in names)}"
         yield Remark(section.first, "no question is answered by changing a parameter", fix)
@@ -232,13 +232,6 @@ def _answer(section: Section, question: re.Match[str], after: str) -> Iterator[R
     elif not re.search(r"</summary>\s*\n\s*\n", details["inside"]):
         problem = f"{name}: no empty line after </summary>, so Markdown inside is not rendered"
         yield Remark(section.first, problem, fix)
-
-
-def _parameter_names(subject: Subject) -> list[str]:
-    try:
-        return list(notebooks.parameters(subject.notebook))
-    except (SyntaxError, ValueError):  # the `parameters` rule says what is wrong with them
-        return []
 
 
 @section_rule("sources", "the notebook ends in paper.sources, given every data set")

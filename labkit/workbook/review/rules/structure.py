@@ -201,20 +201,13 @@ def typed_parameters(subject: Subject) -> Iterator[Remark]:
 
 @rule("parameters", "no later cell gives a parameter another value, which a run would not know of")
 def parameters_stay(subject: Subject) -> Iterator[Remark]:
-    names = set(_declared(subject))
+    names = set(subject.parameter_names)
     for cell in subject.cells:
         if cell.section_tag == "parameters" or not cell.is_code or cell.tree is None:
             continue
         for name in sorted(names & set(_assigned(cell.tree))):
             problem = f"parameter {name!r} is given another value"
             yield Remark(cell, problem, "another name: a run records the parameter's own value")
-
-
-def _declared(subject: Subject) -> list[str]:
-    try:
-        return list(notebooks.parameters(subject.notebook))
-    except (SyntaxError, ValueError):  # said by the rule above
-        return []
 
 
 def _assigned(tree: ast.Module) -> Iterator[str]:
