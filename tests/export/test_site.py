@@ -10,6 +10,7 @@ import nbformat
 import pytest
 
 from labkit.errors import BadFile
+from labkit.workbook.export.pages import write_slides
 from labkit.workbook.export.site import write_scoreboard, write_site
 from labkit.workbook.review.claims import CLAIMS_MIME
 from tests.export import offline, synthetic
@@ -22,7 +23,16 @@ PAGES = {
     "papers/alpha.html",
     "slides/alpha.html",
 }
-FILES = PAGES | {"papers/alpha.ipynb", "assets/plotly.min.js", "assets/search.js"}
+FILES = PAGES | {
+    "papers/alpha.ipynb",
+    "assets/plotly.min.js",
+    "assets/reveal.js",
+    "assets/search.js",
+}
+SHARED = {
+    "papers/alpha.html": ["../assets/plotly.min.js"],
+    "slides/alpha.html": ["../assets/reveal.js", "../assets/plotly.min.js"],
+}
 OF_NOTEBOOK = {"papers/alpha.html", "papers/alpha.ipynb", "slides/alpha.html", "assets/search.js"}
 
 
@@ -62,8 +72,7 @@ def test_the_first_build_writes_everything(root: Path) -> None:
 @pytest.mark.parametrize("name", sorted(PAGES))
 def test_pages_fetch_nothing_from_elsewhere(built: Path, name: str) -> None:
     page = html(built, name)
-    expected = ["../assets/plotly.min.js"] if name == "papers/alpha.html" else []
-    assert offline.resources(page) == expected
+    assert offline.resources(page) == SHARED.get(name, [])
     assert offline.policy(page).startswith("default-src 'none'")
     assert "http" not in offline.policy(page)
 
@@ -318,6 +327,24 @@ def test_hostile_output_is_told_by_file_and_cell(root: Path) -> None:
     )
     again = write_site(root)
     assert again.problems == report.problems
+
+
+def test_talks_of_a_site_share_their_scripts(root: Path) -> None:
+    second = root / "notebooks" / "energy" / "beta.ipynb"
+    second.write_text((root / "notebooks" / "energy" / "alpha.ipynb").read_text(encoding="utf-8"))
+    write_site(root)
+    folder = root / "results" / "site" / "slides"
+    shared = SHARED["slides/alpha.html"]
+    for key in ("alpha", "beta"):
+        talk = html(root, f"slides/{key}.html")
+        assert offline.resources(talk) == shared
+        assert len(talk) < 300_000, "plotly.js alone is sixteen times as long"
+        said = offline.parse(talk).select_one('[role="alert"]').get_text()
+        assert f"labkit slides {key}" in said
+    texts = [(folder / name).resolve().read_text(encoding="utf-8") for name in shared]
+    assert "reveal.js" in texts[0][:100]
+    assert "plotly.js" in texts[1][:100]
+    assert write_slides(root, "alpha").num_bytes > sum(map(len, texts)), "one file holds them"
 
 
 # ---------------------------------------------------------------- incremental

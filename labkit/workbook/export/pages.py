@@ -1,7 +1,7 @@
 """A notebook as HTML: a page to read, with its contents at the side and code folded, and slides.
 
-The slides are one file that works alone, on any machine, with no network; the page stands in the
-site. Figures are live in both.
+The slides are one file that works alone, on any machine, with no network; in the site, talks and
+pages share one copy of the large scripts. Figures are live in all of them.
 """
 
 from __future__ import annotations
@@ -25,8 +25,7 @@ _HEADING = re.compile(r'<h2 id="([^"]*)">(.*?)</h2>', re.DOTALL)
 _PLOT = '<figure class="plot"'
 # reveal.js with its speaker's view (key S). Source: https://revealjs.com; under the MIT licence.
 _REVEAL = "sphinx_revealjs"
-_REVEAL_SCRIPT = ("_static/revealjs/dist/reveal.js",)
-_NOTES_SCRIPT = ("_static/revealjs/plugin/notes/notes.js",)
+_REVEAL_SCRIPTS = ("_static/revealjs/dist/reveal.js", "_static/revealjs/plugin/notes/notes.js")
 _REVEAL_STYLE = ("_static/revealjs/dist/reset.css", "_static/revealjs/dist/reveal.css")
 _SPEAKER_VIEW = "_static/revealjs/plugin/notes/speaker-view.html"
 
@@ -162,9 +161,20 @@ def write_slides(
     )
 
 
-def deck(source: origin.Origin) -> tuple[str, list[str], int, str]:
+def reveal_scripts() -> list[str]:
+    """reveal.js, then its speaker's view."""
+    return [carried(_REVEAL, name) for name in _REVEAL_SCRIPTS]
+
+
+def deck(source: origin.Origin, shared: str = "") -> tuple[str, list[str], int, str]:
     """The deck's HTML, what was wrong with its cells, how many pages it has, and the warning of
-    :class:`Written`."""
+    :class:`Written`.
+
+    Args:
+        source: the notebook to show.
+        shared: the address, from the deck, of the folder where its site keeps :file:`reveal.js`
+            and :file:`plotly.min.js`; "" for a deck that holds them, one file that works alone.
+    """
     subject = source.subject()
     records = from_notebook(subject.notebook)
     warning = tally.standin_warning(records, tally.MARKS)
@@ -182,11 +192,12 @@ def deck(source: origin.Origin) -> tuple[str, list[str], int, str]:
         footer=" · ".join(part for part in parts if part),
         pages=shown_pages,
         standin=warning,
-        policy=policy(shown, framed=package_file(_REVEAL, _SPEAKER_VIEW)),
+        policy=policy(shown, own_files=bool(shared), framed=package_file(_REVEAL, _SPEAKER_VIEW)),
         code_style=code_style(dark=False),
         reveal_style=carried(_REVEAL, *_REVEAL_STYLE),
-        reveal_script=carried(_REVEAL, *_REVEAL_SCRIPT),
-        notes_script=carried(_REVEAL, *_NOTES_SCRIPT),
+        reveal_scripts=reveal_scripts(),
+        shared=shared,
+        key=source.key,
         has_plots=_PLOT in shown,
     )
     return html, list(dict.fromkeys(markup.problems)), len(shown_pages), warning

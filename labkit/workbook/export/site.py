@@ -63,13 +63,15 @@ def write_site(root: Path) -> Report:
     site = _Site(root / "results" / "site")
     if site.is_whole(inputs := _fingerprint_of_all(root, *site.links())):
         return site.report
+    _write_scripts(site)
     families = comparison.families(root)
     for key in (key for keys in families.values() for key in keys):
         try:
             source = origin.find(root, key)
             made_from = _fingerprint_of_paper(source, families)
             site.make(f"papers/{key}.html", made_from, partial(pages.page, source, families))
-            site.make(f"slides/{key}.html", made_from, partial(pages.deck, source))
+            talk = partial(pages.deck, source, "../assets/")
+            site.make(f"slides/{key}.html", made_from, talk)
             site.put(f"papers/{key}.ipynb", source.path.read_text(encoding="utf-8"))
         except LabkitError as error:
             site.report.problems.append(str(error))
@@ -82,11 +84,16 @@ def write_site(root: Path) -> Report:
     return site.report
 
 
+def _write_scripts(site: _Site) -> None:
+    """The scripts that pages and talks share: one copy each, and there before who loads them."""
+    site.put("assets/plotly.min.js", page.package_file("plotly", "package_data/plotly.min.js"))
+    site.put("assets/reveal.js", "\n".join(pages.reveal_scripts()))
+
+
 def _write_lists(
     root: Path, site: _Site, everything: catalogue.Catalogue, compared: list[str]
 ) -> None:
-    """The scripts that pages share; the index, the scoreboard, the companions, the timings."""
-    site.put("assets/plotly.min.js", page.package_file("plotly", "package_data/plotly.min.js"))
+    """What the search looks through; the index, the scoreboard, the companions, the timings."""
     searching = page.package_file("pdoc", "templates/resources/elasticlunr.min.js")
     site.put("assets/search.js", searching + "\n" + catalogue.search_script(everything.items))
     index = render(

@@ -1,5 +1,6 @@
 /* Fits each page to the screen's 1280 x 720 units, then draws its figures in the room they have. */
 (() => {
+  if (!window.Reveal) return; /* the page says how to get it */
   const GROW = [1.45, 1.35, 1.25, 1.15, 1.05], SHRINK = [1, 0.95, 0.9, 0.85, 0.8, 0.74, 0.68, 0.62, 0.56];
   const LEAST_ZOOM = 1.02, MOST_ZOOM = 1.35, LEAST_DIGIT = 16, LEAST_LINE = 0.6;
 
