@@ -12,9 +12,10 @@ from nbformat import NotebookNode
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
 
 from labkit.kit import draw as figures
+from labkit.workbook import notebooks
 from labkit.workbook.review import claims
 from labkit.workbook.review.explore import explore
-from labkit.workbook.run import results
+from labkit.workbook.run import fingerprint, results
 
 QUEUE = """\
 papers:
@@ -136,7 +137,16 @@ def run(root: Path, **overrides: Any) -> Path:
         "claims.json": results.dumps(claims.from_notebook(made)),
     }
     slug = results.slug_of(overrides)
-    meta = {"key": "alpha", "slug": slug, "parameters": parameters}
+    path = root / "notebooks" / "energy" / "alpha.ipynb"
+    made_of = fingerprint.of_notebook(root, path, notebooks.glimpse(path), overrides)
+    meta = {
+        "key": "alpha",
+        "slug": slug,
+        "parameters": parameters,
+        "overrides": overrides,
+        "fingerprint": made_of.digest,
+        "fingerprint_parts": dict(made_of.parts),
+    }
     return results.store(root, "alpha", slug, texts, meta)
 
 

@@ -208,7 +208,7 @@ def test_a_deck_without_figures_is_small(root: Path) -> None:
 
 
 def test_executed_results_are_shown_before_committed_ones(root: Path) -> None:
-    assert write_slides(root, "alpha").shows == "outputs as committed"
+    assert write_slides(root, "alpha").shows == "stored outputs: not run here yet"
     synthetic.run(root)
     assert write_slides(root, "alpha").shows == "executed by labkit run"
 

@@ -13,6 +13,7 @@ from labkit.errors import BadFile
 from labkit.workbook.export.pages import write_slides
 from labkit.workbook.export.site import write_scoreboard, write_site
 from labkit.workbook.review.claims import CLAIMS_MIME
+from labkit.workbook.run import fingerprint
 from tests.export import offline, synthetic
 
 PAGES = {
@@ -378,6 +379,58 @@ def test_a_new_run_rewrites_what_shows_it(root: Path) -> None:
     write_site(root)
     synthetic.run(root)
     assert {"papers/alpha.html", "slides/alpha.html"} <= set(write_site(root).written)
+
+
+@pytest.mark.parametrize("name", ["papers/alpha.html", "slides/alpha.html"])
+def test_an_older_result_does_not_hide_newer_stored_outputs(root: Path, name: str) -> None:
+    """The notebook's cells changed after the run: their stored outputs are newer than its."""
+    synthetic.run(root)
+    write_site(root)
+    assert "A stage waits." in html(root, name)
+    edit(root, "A stage waits.", "A stage sits idle.")
+    write_site(root)
+    assert "A stage sits idle." in html(root, name)
+    assert "A stage waits." not in html(root, name)
+    facts = offline.parse(html(root, "papers/alpha.html")).select_one(".facts")
+    words = "stored outputs: the last run here is older (changed: source)"
+    assert words in facts.get_text()
+    assert words in html(root, "index.html")
+
+
+def test_of_two_that_differ_in_other_things_the_one_made_of_what_is_here_is_shown(
+    root: Path,
+) -> None:
+    """A claim changed after the run: the result stays, until stored outputs are made of the new."""
+    synthetic.run(root)
+    claims = root / "data" / "papers" / "alpha" / "claims.yaml"
+    claims.write_text(claims.read_text().replace("Peak memory", "Most memory"))
+    write_site(root)
+    page = offline.parse(html(root, "papers/alpha.html"))
+    changed = "changed: file data/papers/alpha/claims.yaml"
+    assert f"since then {changed}" in page.select_one(".facts").get_text()
+    path = root / "notebooks" / "energy" / "alpha.ipynb"
+    notebook = nbformat.read(path, as_version=4)
+    made_of = fingerprint.of_notebook(root, path, notebook, {})
+    notebook.metadata["labkit"][fingerprint.OUTPUTS] = made_of.digest
+    nbformat.write(notebook, path)
+    write_site(root)
+    page = offline.parse(html(root, "papers/alpha.html"))
+    assert f"stored outputs: the last run here is older ({changed})" in page.get_text()
+
+
+def test_an_older_result_is_shown_where_nothing_is_stored(root: Path) -> None:
+    synthetic.run(root)
+    path = root / "notebooks" / "energy" / "alpha.ipynb"
+    notebook = nbformat.read(path, as_version=4)
+    for cell in notebook.cells:
+        if cell.cell_type == "code":
+            cell.outputs = []
+    nbformat.write(notebook, path)
+    edit(root, "A stage waits.", "A stage sits idle.")
+    write_site(root)
+    page = offline.parse(html(root, "papers/alpha.html"))
+    assert "A stage waits." in page.get_text()
+    assert "since then changed: source" in page.select_one(".facts").get_text()
 
 
 def test_another_exporter_rewrites_every_page(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:

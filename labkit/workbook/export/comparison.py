@@ -42,8 +42,13 @@ def families(root: Path) -> dict[str, list[str]]:
     return grouped
 
 
-def compare(root: Path, keys: Sequence[str], title: str = "") -> Report:
-    """The papers ``keys`` in one report.
+def compare(
+    root: Path,
+    keys: Sequence[str],
+    title: str = "",
+    sources: Mapping[str, origin.Origin] | None = None,
+) -> Report:
+    """The papers ``keys`` in one report; ``sources`` are the notebooks to show, where known.
 
     Raises:
         UsageError: fewer than two papers, one named twice, or one that the bibliography lacks.
@@ -60,7 +65,8 @@ def compare(root: Path, keys: Sequence[str], title: str = "") -> Report:
         )
     entries = {key: known_entry(library, key, root) for key in keys}
     lines = {key: glance.of(root, key) for key in keys}
-    origins = [origin.find(root, key) for key in keys if key in known]
+    shown = origin.Found(root) if sources is None else sources
+    origins = [shown[key] for key in keys if key in known]
     executed = [notebooks.glimpse(source.path) for source in origins]
     judged = [record for book in executed for record in claims.from_notebook(book)]
     results = [record for book in executed for record in tables.shared_in(book)]

@@ -136,7 +136,7 @@ class Written:
 def write_slides(
     root: Path, key: str, parameters: Sequence[str] = (), out: Path | None = None
 ) -> Written:
-    """Write the deck of paper ``key``; from ``results/`` where it was run, else as committed.
+    """Write the deck of paper ``key``, of the notebook that :mod:`origin` chooses.
 
     Args:
         parameters: of a run in ``results/``, as ``name=value`` (none: the default one).
@@ -153,7 +153,7 @@ def write_slides(
     files.write_atomically(path, html)
     return Written(
         path=path,
-        shows=source.words,
+        shows="; ".join(filter(None, [source.words, source.outdated])),
         problems=problems,
         num_slides=count,
         num_bytes=len(files.encoded(html)),
