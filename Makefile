@@ -19,7 +19,7 @@ PEERS  := adaptdl==0.2.11 autograd==1.9.1 deepspeed==0.19.8 llm-analysis==0.2.2 
 .PHONY: all test wanting quick lab refresh check bench picture sizes peers constraints clean help
 
 all: $(VENV)/.ready  ## Set up, regenerate every result, build the site (results/site/index.html)
-	@$(BIN)/labkit run --jobs $(JOBS); run=$$?; $(BIN)/labkit site && exit $$run
+	@$(BIN)/labkit run --site --jobs $(JOBS)
 
 test: $(VENV)/.ready  ## Set up and run every test: style, types, units, doctests, anatomy, notebooks
 	$(BIN)/ruff check .

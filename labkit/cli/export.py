@@ -47,7 +47,8 @@ def slides(
 
     A talk of the notebook's sections: verdict, mechanism, figures, two or three claims, a weakness,
     the slider, the questions. Figures move; what does not fit, and the answers, are in the notes.
-    The slides show the notebook as [cyan]labkit run[/cyan] left it in results/, else as committed.
+    The slides show the notebook as [cyan]labkit run[/cyan] left it in results/; where the notebook
+    is newer than that, or never ran here, with the outputs that are stored in it.
 
     In the browser: arrows move, [bold]Esc[/bold] shows all slides, [bold]S[/bold] opens the
     speaker's notes, [bold]F[/bold] fills the screen. To print, open the file with
@@ -89,29 +90,39 @@ def site(
     """Build results/site: the index, a page and slides for each notebook, the scoreboard.
 
     Every paper of the reading queue is listed with its status, its two lines and its verdicts.
-    Only what changed is rewritten. Open results/site/index.html in a browser; no server and no
-    network are needed, so the folder may be copied anywhere.
+    A page shows the notebook's run in results/; where the notebook is newer than that, or never
+    ran here, its stored outputs, and says so. Only what changed is rewritten. Open
+    results/site/index.html in a browser; no server and no network are needed, so the folder may be
+    copied anywhere. Its talks share their scripts: [cyan]labkit slides[/cyan] writes one file.
 
     [bold]Examples[/bold]
 
       [cyan]labkit site[/cyan]
       [cyan]labkit run zeus && labkit site[/cyan]        after a change
+      [cyan]labkit run --site[/cyan]                     all of it: the site first, then each run
     """
     from labkit.workbook.export import reference as library
-    from labkit.workbook.export.site import write_site
 
     root = files.project_root()
     if reference:
         library.write(root / "results" / "site")
+    problems = build_site(root, Console(soft_wrap=True))
+    _finish(Console(stderr=True, soft_wrap=True), problems)
+
+
+def build_site(root: Path, console: Console) -> list[str]:
+    """Write the site as far as anything changed and say where it is; returns what could not be
+    shown as it stands."""
+    from labkit.workbook.export.site import write_site
+
     report = write_site(root)
-    console = Console(soft_wrap=True)
     if report.written or report.removed:
         parts = [f"{len(report.written)} written", f"{report.unchanged} unchanged"]
         parts += [f"{len(report.removed)} removed"] if report.removed else []
         console.print(f"[green]✔[/green] {report.index} ({', '.join(parts)})")
     else:
         console.print(f"[green]✔[/green] {report.index} is up to date")
-    _finish(Console(stderr=True, soft_wrap=True), report.problems)
+    return report.problems
 
 
 def _finish(console: Console, problems: list[str]) -> None:
@@ -138,7 +149,7 @@ def compare(
 ) -> Report:
     """Papers side by side: their five lines, their claims, their results on shared inputs.
 
-    Pulled from the notebooks as last run ([cyan]labkit run[/cyan]), else as committed. The site
+    Pulled from the notebooks as last run ([cyan]labkit run[/cyan]), else as stored. The site
     has such a page for each family of papers.
     """
     from labkit.workbook.export import comparison

@@ -21,9 +21,10 @@ from labkit.kit.command import completing
 from labkit.workbook import notebooks
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from labkit.workbook.run.batch import Ended, Report, Request
+    from labkit.workbook.run.jobs import Watcher
     from labkit.workbook.run.parameters import Sweep
     from labkit.workbook.run.places import Cluster
 
@@ -91,6 +92,11 @@ def run(
     dry_run: bool = typer.Option(
         False, "--dry-run", "-n", help="Say what would run, and why; run nothing."
     ),
+    with_site: bool = typer.Option(
+        False,
+        "--site",
+        help="Build the site first, of what is stored; replace a paper's pages as its run ends.",
+    ),
 ) -> None:
     """Execute notebooks through papermill: those that changed, several at a time.
 
@@ -113,6 +119,7 @@ def run(
       [cyan]labkit run zeus --sweep eta_knob=0,1 --sweep seed=1,2[/cyan]   four runs
       [cyan]labkit run zeus --sweep-file eta.yaml --seeds 5[/cyan]         each of them, five seeds
       [cyan]labkit run --force -j 4 --timeout 300[/cyan]                   all, at most 5 min each
+      [cyan]labkit run --site[/cyan]                                       what `make` does
       [cyan]labkit run --cluster tcp://10.0.0.1:8786[/cyan]                on Dask workers
       [cyan]labkit run --cluster slurm.yaml -n[/cyan]                      its job script
     """
@@ -132,7 +139,8 @@ def run(
     if dry_run:
         _show_plan(project_root(), request)
         return
-    if _run(request).failures:
+    is_good = _run_beside_site(request) if with_site else not _run(request).failures
+    if not is_good:
         raise typer.Exit(1)
 
 
@@ -196,17 +204,47 @@ def _console() -> Console:
     return console
 
 
-def _run(request: Request) -> Report:
-    """Run, report, and bring the ledger and the scoreboard up to date."""
+def _run_beside_site(request: Request) -> bool:
+    """Build the site of what is stored, run while it follows, build it whole; whether all is well.
+
+    Where the site cannot be built, the notebooks run all the same.
+    """
+    from labkit.cli import export
+    from labkit.workbook.export import reference
+    from labkit.workbook.export.following import Following
+
+    root = project_root()
+    console = _console()
+    problems: list[str] = []
+    try:
+        problems = export.build_site(root, console)
+        console.print("  open it now: each paper's pages are replaced as its run ends")
+    except LabkitError as error:
+        console.print(f"no site yet: {error}", style="yellow", markup=False)
+    report = _run(request, lambda watcher: Following(watcher, root))
+    is_new = reference.write(root / "results" / "site")
+    if report.ended or is_new:
+        problems = export.build_site(root, console)
+    for problem in problems:
+        console.print(f"cannot be shown as it stands: {problem}", style="yellow", markup=False)
+    return not report.failures and not problems
+
+
+def _run(request: Request, heard_by: Callable[[Watcher], Watcher] | None = None) -> Report:
+    """Run, report, and bring the ledger and the scoreboard up to date.
+
+    ``heard_by`` puts another watcher before the one that shows how the run goes.
+    """
     from labkit.workbook.run import batch
 
     root = project_root()
     console = _console()
     begun = time.monotonic()
     watcher = progress.Watcher(console)
+    heard = heard_by(watcher) if heard_by else watcher
     try:
         with watcher.bars:
-            report = batch.run(root, request, watcher)
+            report = batch.run(root, request, heard)
     except KeyboardInterrupt:
         console.print(
             f"stopped; {watcher.summary()}. What ended is kept: the same command runs the rest",
