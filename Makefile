@@ -18,7 +18,7 @@ PEERS  := adaptdl==0.2.11 autograd==1.9.1 deepspeed==0.19.8 llm-analysis==0.2.2 
 
 .PHONY: all test wanting quick lab refresh check bench picture sizes peers constraints clean help
 
-all: $(VENV)/.ready  ## Set up, regenerate every result, build the site (results/site/index.html)
+all: $(VENV)/.ready  ## Set up, build the site (results/site/index.html), regenerate every result in it
 	@$(BIN)/labkit run --site --jobs $(JOBS)
 
 test: $(VENV)/.ready  ## Set up and run every test: style, types, units, doctests, anatomy, notebooks

@@ -102,27 +102,14 @@ def site(
       [cyan]labkit run --site[/cyan]                     all of it: the site first, then each run
     """
     from labkit.workbook.export import reference as library
+    from labkit.workbook.export.site import write_site
 
     root = files.project_root()
     if reference:
         library.write(root / "results" / "site")
-    problems = build_site(root, Console(soft_wrap=True))
-    _finish(Console(stderr=True, soft_wrap=True), problems)
-
-
-def build_site(root: Path, console: Console) -> list[str]:
-    """Write the site as far as anything changed and say where it is; returns what could not be
-    shown as it stands."""
-    from labkit.workbook.export.site import write_site
-
     report = write_site(root)
-    if report.written or report.removed:
-        parts = [f"{len(report.written)} written", f"{report.unchanged} unchanged"]
-        parts += [f"{len(report.removed)} removed"] if report.removed else []
-        console.print(f"[green]✔[/green] {report.index} ({', '.join(parts)})")
-    else:
-        console.print(f"[green]✔[/green] {report.index} is up to date")
-    return report.problems
+    Console(soft_wrap=True).print(Text.assemble(("✔ ", "green"), report.words))
+    _finish(Console(stderr=True, soft_wrap=True), report.problems)
 
 
 def _finish(console: Console, problems: list[str]) -> None:

@@ -13,6 +13,7 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
+from rich.text import Text
 
 from labkit.cli import progress
 from labkit.errors import LabkitError
@@ -209,7 +210,6 @@ def _run_beside_site(request: Request) -> bool:
 
     Where the site cannot be built, the notebooks run all the same.
     """
-    from labkit.cli import export
     from labkit.workbook.export import reference
     from labkit.workbook.export.following import Following
 
@@ -217,17 +217,27 @@ def _run_beside_site(request: Request) -> bool:
     console = _console()
     problems: list[str] = []
     try:
-        problems = export.build_site(root, console)
+        problems = _build_site(root, console)
         console.print("  open it now: each paper's pages are replaced as its run ends")
     except LabkitError as error:
         console.print(f"no site yet: {error}", style="yellow", markup=False)
     report = _run(request, lambda watcher: Following(watcher, root))
     is_new = reference.write(root / "results" / "site")
     if report.ended or is_new:
-        problems = export.build_site(root, console)
+        problems = _build_site(root, console)
     for problem in problems:
-        console.print(f"cannot be shown as it stands: {problem}", style="yellow", markup=False)
+        text = f"cannot be shown as it stands: {problem}"
+        console.print(text, style="yellow", markup=False, soft_wrap=True)
     return not report.failures and not problems
+
+
+def _build_site(root: Path, console: Console) -> list[str]:
+    """Write the site and say where it is; returns what could not be shown as it stands."""
+    from labkit.workbook.export import site
+
+    report = site.write_site(root)
+    console.print(Text.assemble(("✔ ", "green"), report.words), soft_wrap=True)
+    return report.problems
 
 
 def _run(request: Request, heard_by: Callable[[Watcher], Watcher] | None = None) -> Report:

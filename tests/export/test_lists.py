@@ -172,6 +172,7 @@ def test_a_page_says_when_where_and_how_it_was_run(root: Path) -> None:
         in text
     )
     assert page.select_one(".origin code").get_text() == "labkit run alpha -p eta=0.5"
+    assert "labkit slides alpha writes its talk as one file" in text
     assert "@inproceedings{alpha," in page.select_one(".origin pre").get_text()
     copy = root / "results/site/papers" / page.select_one("a[download]")["href"]
     assert copy.read_bytes() == (folder / "alpha.ipynb").read_bytes()

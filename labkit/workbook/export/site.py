@@ -52,6 +52,15 @@ class Report:
     unchanged: int = 0
     problems: list[str] = field(default_factory=list)
 
+    @property
+    def words(self) -> str:
+        """Where the site is, and how much of it was written."""
+        if not (self.written or self.removed):
+            return f"{self.index} is up to date"
+        parts = [f"{len(self.written)} written", f"{self.unchanged} unchanged"]
+        parts += [f"{len(self.removed)} removed"] if self.removed else []
+        return f"{self.index} ({', '.join(parts)})"
+
 
 def write_site(root: Path) -> Report:
     """Write ``results/site`` (and ``results/scoreboard.html``) as far as anything changed.
