@@ -240,12 +240,13 @@ def test_claims_on_a_fitted_model_say_so_and_raise_a_banner(root: Path) -> None:
     content = json.loads(path.read_text())
     for output in (out for cell in content["cells"] for out in cell.get("outputs", [])):
         for record in output.get("data", {}).get(CLAIMS_MIME, []):
-            record["fitted"] = None if record["verdict"] == "not attempted" else 0.071
+            was_run = record["verdict"] != "not attempted"
+            record |= {"fitted": 3.8, "fitted_median": 0.071} if was_run else {"fitted": None}
     path.write_text(json.dumps(content))
     write_site(root)
     soup = offline.parse(html(root, "scoreboard.html"))
     saving = soup.select_one("tbody#alpha tr.claim .verdict").get_text(" ", strip=True)
-    assert saving.replace("\xa0", " ") == ("✔ reproduced on a fitted model (worst error 7.1 %)")
+    assert saving.replace("\xa0", " ") == "✔ reproduced on a fitted model (median error 7.1 %)"
     page = offline.parse(html(root, "papers/alpha.html"))
     assert "worst error of 7.1" in page.select_one(".banner").get_text()
     total = [td.get_text(" ", strip=True) for td in soup.select(".summary .total td")]
