@@ -66,6 +66,7 @@ def wider(tmp_path_factory: pytest.TempPathFactory) -> Path:
         content = (root / name).read_text(encoding="utf-8").replace('"alpha"', '"beta"')
         content = content.replace("Claims vs measured", json.dumps(HEADING)[1:-1])
         path.write_text(content, encoding="utf-8")
+    synthetic.timings(root, ours_cpu_s=2, peer_cpu_s=10)
     write_site(root)
     return root / "results" / "site"
 

@@ -179,7 +179,10 @@ def test_a_page_on_fitted_models_says_so(
     said("run", "zeus", "--sweep", "num_stages=2,4")
     assert "Fitted models" not in sweeps.path_of(root, "zeus").read_text()
     fitted = [
-        replace(record, claims=[{**claim, "fitted": 3.8, "fitted_median": 0.052} for claim in record.claims])
+        replace(
+            record,
+            claims=[{**claim, "fitted": 3.8, "fitted_median": 0.052} for claim in record.claims],
+        )
         for record in results.records(root, "zeus")
     ]
     monkeypatch.setattr(results, "records", lambda root, key: fitted)

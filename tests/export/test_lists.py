@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -108,23 +107,8 @@ def test_a_figure_in_words_gives_horizontal_bars_by_their_length() -> None:
 # ---------------------------------------------------------------- timings
 
 
-def timings(root: Path, **numbers: Any) -> Path:
-    stored = {
-        "machine_info": {"machine": "x", "cpu": {"brand_raw": "A CPU"}, "python_version": "3.11"},
-        "commit_info": {"id": "0123456789abcdef"},
-        "datetime": "2026-01-02T03:04:05",
-        "benchmarks": [
-            {"fullname": "tests/test_fast_speed.py::test_a_run[4]", "extra_info": numbers}
-        ],
-    }
-    path = root / benchmarks.FILE
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(stored), encoding="utf-8")
-    return path
-
-
 def test_seconds_and_rates_both_give_how_many_times_as_fast(tmp_path: Path) -> None:
-    timings(
+    synthetic.timings(
         tmp_path,
         ours_cpu_s=2,
         peer_cpu_s=10,
@@ -140,12 +124,8 @@ def test_seconds_and_rates_both_give_how_many_times_as_fast(tmp_path: Path) -> N
     assert "2026-01-02 on A CPU" in report.lead
 
 
-def test_without_timings_the_page_says_how_to_take_them(tmp_path: Path) -> None:
-    assert "make bench" in benchmarks.report(tmp_path).lead
-
-
 def test_timings_that_are_none_are_named(tmp_path: Path) -> None:
-    timings(tmp_path).write_text("[]", encoding="utf-8")
+    synthetic.timings(tmp_path).write_text("[]", encoding="utf-8")
     with pytest.raises(BadFile, match=r"benchmarks\.json"):
         benchmarks.report(tmp_path)
 

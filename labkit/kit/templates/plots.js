@@ -77,7 +77,7 @@ const Plots = {
   },
 
   /* The layout for a narrow canvas: smaller type, the title in short lines over the plot, and the
-     legend below it; `size.height` grows by what they need. */
+     legend below it; `size.height` grows by what they need. Names at the ends of lines keep their room. */
   narrowed({ data, layout }, size) {
     const lines = Plots.lines(layout.title?.text || "", size.width);
     const named = data.filter((t) => t.name && t.visible !== false && t.showlegend !== false);
@@ -91,7 +91,7 @@ const Plots = {
       font: { ...layout.font, size: 12 },
       title: { ...layout.title, text: lines.join("<br>"), font: { ...layout.title?.font, size: 15 }, x: 0.02, xref: "container", y: 1 - 14 / size.height, yref: "container", yanchor: "top", automargin: false },
       legend: { ...layout.legend, orientation: "h", x: 0, xref: "container", xanchor: "left", y: 0, yref: "container", yanchor: "bottom", font: { size: 12 } },
-      margin: { ...layout.margin, l: 30, r: 12, t: 20 * lines.length + 22 + 22 * subtitles },
+      margin: { ...layout.margin, l: 30, r: Math.max(12, Math.min(layout.margin?.r ?? 12, 0.26 * size.width)), t: 20 * lines.length + 22 + 22 * subtitles },
     };
   },
 

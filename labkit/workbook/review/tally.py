@@ -26,8 +26,8 @@ WARNINGS = (
     "Stand-in data: published data were not at hand where this was run, so figures and numbers "
     "rest on our own stand-in, and claims that need the published data are not judged.",
     "Fitted models: published data were not at hand where this was run, so figures and numbers "
-    "rest on small models fitted to them (stand-in data){typical}. Claims judged on them are counted "
-    "apart.",
+    "rest on small models fitted to them (stand-in data){typical}. Claims judged on them are "
+    "counted apart.",
     "; half of their values lie within {median}\u00a0% of the published",
 )
 """What to say over results that rest on stand-in data, and on models fitted to the published; how
