@@ -134,7 +134,8 @@ def _write_families(root: Path, site: _Site, families: dict[str, list[str]]) -> 
         if len(keys) < 2:
             continue
         try:
-            report = comparison.compare(root, keys, f"{family.capitalize()}: papers side by side")
+            title = f"{family.capitalize()}: papers side by side"
+            report = comparison.compare(root, keys, title, family)
         except LabkitError as error:
             site.report.problems.append(f"families/{family}.html: {error}")
             continue
