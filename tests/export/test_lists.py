@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import re
+from itertools import combinations
 from pathlib import Path
 
 import pytest
 
 import labkit
 from labkit.errors import BadFile
+from labkit.files import project_root
 from labkit.kit.page import figure_text
 from labkit.workbook import notebooks
 from labkit.workbook.export import (
@@ -95,6 +97,30 @@ def test_the_graph_holds_every_paper_and_every_pair_once(made: Path) -> None:
     }
     pairs = {frozenset((i.paper.key, to)) for i in items for to in i.paper.companions}
     assert svg.find("path")["d"].count("M") == len(pairs) == 1
+
+
+def test_no_name_in_our_graph_covers_another_name_or_a_circle() -> None:
+    items = catalogue.load(project_root()).items
+    svg = offline.parse(drawings.companions(items))
+    circles = {
+        link.find("text").get_text(): tuple(float(link.circle[name]) for name in ("cx", "cy", "r"))
+        for link in svg.find_all("a")
+    }
+    boxes = drawings.label_boxes(circles)
+    assert len(boxes) == len(items) > 50
+    dots = {key: (x - r, y - r, x + r, y + r) for key, (x, y, r) in circles.items()}
+    drawn = [*boxes.items(), *dots.items()]
+    pairs = ((a, b) for a, b in combinations(drawn, 2) if a[0] != b[0])
+    assert [(a[0], b[0]) for a, b in pairs if drawings.overlap(a[1], b[1]) > 0] == []
+
+
+def test_pointing_at_a_paper_says_more_than_its_title(made: Path) -> None:
+    item = next(item for item in catalogue.load(made).items if item.paper.key == "alpha")
+    svg = offline.parse(drawings.companions([item]))
+    title, cite, insight, found = svg.a.title.get_text().split("\n")
+    assert (title, cite) == (item.entry.title, "Lovelace, ES 2020")
+    assert insight.startswith("Idle time is bought already")
+    assert found.startswith("1 of 3 reproduced")
 
 
 def test_a_figure_in_words_gives_horizontal_bars_by_their_length() -> None:
