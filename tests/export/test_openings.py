@@ -12,7 +12,7 @@ from nbformat.v4 import new_output
 
 from labkit.workbook.export import comparison, origin, pages
 from labkit.workbook.review.claims import CLAIMS_MIME
-from tests.export import offline
+from tests.export import offline, synthetic
 
 STANDIN = """\
 !!! STAND-IN DATA: a model of ours fitted to the published measurements
@@ -67,6 +67,18 @@ def test_title_verdict_and_headline_figure_come_first_in_this_order(root: Path) 
     assert "bound" in named
     place = header.select_one(".caption a")["href"].removeprefix("#")
     assert page(root).find("h2", id=place).get_text() == "The headline: energy over time"
+
+
+def test_the_figure_above_leaves_controls_to_the_one_in_its_section(root: Path) -> None:
+    def edit(notebook: Any) -> None:
+        (headline,) = [c for c in notebook.cells if c.source.startswith("figure_saving")]
+        headline.outputs = [synthetic.plot(synthetic.moving())]
+
+    change(root, edit)
+    soup = page(root)
+    assert soup.select_one("header figure")["data-controls"] == "0"
+    below = soup.select_one(".caption a")["href"].removeprefix("#")
+    assert soup.find("h2", id=below).find_next("figure")["data-controls"] == "1"
 
 
 def test_what_the_first_cell_says_besides_stands_below_the_figure(root: Path) -> None:

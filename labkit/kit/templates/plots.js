@@ -29,11 +29,18 @@ const Plots = {
       frames: frames || [],
       config: { ...Plots.config, displayModeBar: modebar },
     });
+    if (modebar && canvas.getAttribute("role") === "img") Plots.regroup(canvas, drawn);
     const first = { pad: layout.title?.pad?.b || 0, top: layout.margin?.t, height: fit && size.height, attempts: 0 };
     return drawn.then(() => {
       canvas.on("plotly_afterplot", () => Plots.lift(canvas, first));
       return Plots.lift(canvas, first);
     });
+  },
+
+  /* A picture may hold no buttons: what is drawn becomes one part of a group, its tool bar another. */
+  regroup(canvas, drawn) {
+    canvas.setAttribute("role", "group");
+    drawn.then(() => { for (const svg of canvas.querySelectorAll(".main-svg")) svg.setAttribute("aria-hidden", "true"); });
   },
 
   /* Move the title off a legend that takes more rows than were reckoned with, or down to one above the

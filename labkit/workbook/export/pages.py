@@ -6,6 +6,7 @@ site. Figures are live in both.
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -15,7 +16,7 @@ from typing import Any
 
 from labkit import files
 from labkit.datasets.sources import SAID_MARK, STANDIN_MARK
-from labkit.kit.page import carried, code_style, package_file, policy
+from labkit.kit.page import carried, code_style, package_file, plot, policy
 from labkit.workbook.export import origin, talk
 from labkit.workbook.export.markup import Markup, highlighted, render
 from labkit.workbook.notebooks import joined
@@ -25,7 +26,7 @@ from labkit.workbook.review.claims import from_notebook
 
 _HEADING = re.compile(r'<h2 id="([^"]*)">(.*?)</h2>', re.DOTALL)
 _PLOT = '<figure class="plot"'
-_FIGURE = re.compile(rf"{_PLOT}.*?</figure>", re.DOTALL)
+_FIGURE = re.compile(rf'{_PLOT}[^>]*><script type="application/json">(.*?)</script>', re.DOTALL)
 # reveal.js with its speaker's view (key S). Source: https://revealjs.com; under the MIT licence.
 _REVEAL = "sphinx_revealjs"
 _REVEAL_SCRIPT = ("_static/revealjs/dist/reveal.js",)
@@ -178,12 +179,19 @@ def _opening(
         title=authors + end if printed else title,
         rest=rest if printed else "",
         verdict=printed,
-        figure=figure[0] if figure else "",
+        figure=_still(figure[1]) if figure else "",
         place=unescape(heading[1]) if heading else "",
         warning=warning[:1].upper() + warning[1:],
         standins=standins,
         unsure=tally.unsure(claims, subject.claims),
     )
+
+
+def _still(content: str) -> str:
+    """A figure from its JSON, without controls: those belong to the one in its section."""
+    figure = json.loads(content)
+    layout = {k: v for k, v in figure["layout"].items() if k not in ("sliders", "updatemenus")}
+    return plot({"data": figure["data"], "layout": layout})
 
 
 def _standins(subject: Subject) -> list[list[str]]:
