@@ -195,10 +195,15 @@ def _still(content: str) -> str:
 
 
 def _standins(subject: Subject) -> list[list[str]]:
-    """What the notebook says of each stand-in that it opened, as lines; each once."""
+    """What the notebook says of each stand-in that it opened, as lines; each once.
+
+    The first line says in place of what it stands.
+    """
     texts = (_plain(output) for cell in subject.code for output in cell.outputs)
     loud = dict.fromkeys(text for text in texts if text.startswith(STANDIN_MARK))
-    return [text.removeprefix(STANDIN_MARK).strip().splitlines() for text in loud]
+    said = [text.removeprefix(STANDIN_MARK).strip() for text in loud]
+    boxes = [(text[:1].upper() + text[1:]).splitlines() for text in said]
+    return [[*lines[1:2], lines[0], *lines[2:]] for lines in boxes if lines]
 
 
 def _plain(output: Mapping[str, Any]) -> str:
