@@ -353,11 +353,11 @@ def test_a_change_in_the_notebook_rewrites_its_pages_only(root: Path) -> None:
     assert "A stage sits idle." in html(root, "papers/alpha.html")
 
 
-def test_a_change_in_the_queue_rewrites_the_index_only(root: Path) -> None:
+def test_a_change_in_the_queue_rewrites_the_lists_of_papers_only(root: Path) -> None:
     write_site(root)
     path = root / "reading_queue.yaml"
     path.write_text(path.read_text().replace("the optimum to hold", "the least to hold"))
-    assert set(write_site(root).written) == {"index.html", "assets/search.js"}
+    assert set(write_site(root).written) == {"index.html", "graph.html", "assets/search.js"}
 
 
 def test_a_new_run_rewrites_what_shows_it(root: Path) -> None:

@@ -186,23 +186,24 @@ def _ranked(table: pd.DataFrame, family: str) -> list[str]:
     values = table[table["method"] != "bound"].iloc[:, 2:].astype(float)
     known = values.count()
     lowest = values.abs().min()
-    spread = values.abs().max() / lowest.where(lowest > 0)
+    ratio = (values.abs().max() / lowest.where(lowest > 0)).fillna(0)
+    spread = {str(name): float(times) for name, times in ratio.items()}
     kept = [str(n) for n in values if known[n] > 1 and known[n] * 2 >= known.max()]
     differing = [name for name in kept if values[name].nunique() > 1]
     return sorted(
         differing or kept,
-        key=lambda name: (name != QUANTITIES.get(family), -spread.fillna(0)[name]),
+        key=lambda name: (name != QUANTITIES.get(family), -spread[name]),
     )
 
 
 def _range_in_words(methods: pd.DataFrame, measure: str) -> str:
     """Which method has least and which most; bounds are no methods."""
     rows = methods[methods["method"] != "bound"].dropna(subset=[measure])
-    if len(rows) < 2:
+    values = dict(zip(rows["method"], rows[measure].astype(float), strict=True))
+    if len(values) < 2:
         return ""
-    values = rows[measure].astype(float)
-    ends = [rows.loc[place] for place in (values.idxmin(), values.idxmax())]
-    least, most = (f"{row['method']} ({formatted(measure, row[measure])})" for row in ends)
+    ends = (min(values, key=values.__getitem__), max(values, key=values.__getitem__))
+    least, most = (f"{method} ({formatted(measure, values[method])})" for method in ends)
     return f"Least: {least}; most: {most}."
 
 
