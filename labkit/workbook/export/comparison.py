@@ -184,11 +184,12 @@ def _ranked(table: pd.DataFrame, family: str) -> list[str]:
     for all.
     """
     values = table[table["method"] != "bound"].iloc[:, 2:].astype(float)
-    known = values.count()
+    known = {str(name): int(count) for name, count in values.count().items()}
+    half = max(known.values(), default=0) / 2
     lowest = values.abs().min()
     ratio = (values.abs().max() / lowest.where(lowest > 0)).fillna(0)
     spread = {str(name): float(times) for name, times in ratio.items()}
-    kept = [str(n) for n in values if known[n] > 1 and known[n] * 2 >= known.max()]
+    kept = [name for name, count in known.items() if count > 1 and count >= half]
     differing = [name for name in kept if values[name].nunique() > 1]
     return sorted(
         differing or kept,
