@@ -179,13 +179,17 @@ def test_a_page_on_fitted_models_says_so(
     said("run", "zeus", "--sweep", "num_stages=2,4")
     assert "Fitted models" not in sweeps.path_of(root, "zeus").read_text()
     fitted = [
-        replace(record, claims=[{**claim, "fitted": 0.071} for claim in record.claims])
+        replace(
+            record,
+            claims=[{**claim, "fitted": 3.8, "fitted_median": 0.052} for claim in record.claims],
+        )
         for record in results.records(root, "zeus")
     ]
     monkeypatch.setattr(results, "records", lambda root, key: fitted)
     page = sweeps.report(root, "zeus")
     assert page is not None
-    assert "a worst error of 7.1" in page.banner
+    assert "half of their values lie within 5.2" in page.banner
+    assert "380" not in page.banner
 
 
 def test_results_say_what_still_holds(root: Path, said: Any) -> None:

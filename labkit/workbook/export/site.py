@@ -37,8 +37,8 @@ _LINKS = {
     "Papers": "index.html",
     "Scoreboard": "scoreboard.html",
     "Companions": "graph.html",
-    "Benchmarks": "benchmarks.html",
 }
+_TIMINGS = {"Benchmarks": "benchmarks.html"}
 _REFERENCE = {"Library": "api/labkit.html"}
 
 
@@ -158,11 +158,13 @@ def _write_lists(
         graph=drawings.companions(everything.items),
     )
     site.put("graph.html", graph)
-    try:
-        timings = benchmarks.report(root)
-        site.put("benchmarks.html", timings.page(plotly="assets/plotly.min.js", links=site.links()))
-    except LabkitError as error:
-        site.report.problems.append(str(error))
+    if (root / benchmarks.FILE).is_file():
+        try:
+            timings = benchmarks.report(root)
+            html = timings.page(plotly="assets/plotly.min.js", links=site.links())
+            site.put("benchmarks.html", html)
+        except LabkitError as error:
+            site.report.problems.append(str(error))
 
 
 def write_scoreboard(root: Path, everything: catalogue.Catalogue | None = None) -> Path:
@@ -187,7 +189,7 @@ def _write_families(
             continue
         try:
             title = f"{family.capitalize()}: papers side by side"
-            report = comparison.compare(root, keys, title, sources)
+            report = comparison.compare(root, keys, title, family, sources)
         except LabkitError as error:
             site.report.problems.append(f"families/{family}.html: {error}")
             continue
@@ -223,8 +225,12 @@ class _Site:
         self._new: dict[str, dict[str, Any]] = {}
 
     def links(self, way: str = "") -> dict[str, str]:
-        """The bar of a page from where ``way`` leads to this folder."""
-        known = _LINKS | (_REFERENCE if (self.folder / reference.FOLDER).is_dir() else {})
+        """The bar of a page from where ``way`` leads to this folder; to pages with content only."""
+        known = dict(_LINKS)
+        if (self.folder.parent.parent / benchmarks.FILE).is_file():
+            known |= _TIMINGS
+        if (self.folder / reference.FOLDER).is_dir():
+            known |= _REFERENCE
         return {words: way + name for words, name in known.items()}
 
     def is_whole(self, inputs: str) -> bool:

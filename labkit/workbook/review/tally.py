@@ -16,6 +16,7 @@ from labkit.workbook.review.verdicts import (
     Verdict,
     are_numbers,
     tolerance_in_words,
+    verdict_of,
 )
 
 _LONGEST_LIST = 6
@@ -25,13 +26,16 @@ WARNINGS = (
     "Stand-in data: published data were not at hand where this was run, so figures and numbers "
     "rest on our own stand-in, and claims that need the published data are not judged.",
     "Fitted models: published data were not at hand where this was run, so figures and numbers "
-    "rest on small models fitted to them (stand-in data), with a worst error of {worst}\u00a0%. "
-    "Claims judged on them are counted apart.",
+    "rest on small models fitted to them (stand-in data){typical}. Claims judged on them are "
+    "counted apart.",
+    "; half of their values lie within {median}\u00a0% of the published",
 )
-"""What to say over results that rest on stand-in data, and on models fitted to the published."""
+"""What to say over results that rest on stand-in data, and on models fitted to the published; how
+near such a model is, which is what holds of most of its values and not its one worst."""
 MARKS = (
     "stand-in data, not the published",
-    "fitted models, not the published data (worst error {worst}\u00a0%)",
+    "fitted models, not the published data{typical}",
+    " (median error {median}\u00a0%)",
 )
 """The same in a few words, for every slide of a deck."""
 
@@ -77,15 +81,57 @@ def rival_words(record: Mapping[str, Any]) -> str:
 
 
 def outcome(record: Mapping[str, Any]) -> str:
-    r"""A record's verdict in words, with the error of the fitted model it rests on, if any.
+    r"""A record's verdict in words, with the usual error of the fitted model it rests on, if any.
 
-    >>> outcome({"verdict": "reproduced", "fitted": 0.071})
-    'reproduced on a fitted model (worst error 7.1\xa0%)'
+    >>> outcome({"verdict": "reproduced", "fitted": 0.071, "fitted_median": 0.02})
+    'reproduced on a fitted model (median error 2\xa0%)'
     """
     if record.get("fitted") is None:
         return str(record["verdict"])
-    worst = number(record["fitted"] * 100, 2)
-    return f"{record['verdict']} on a fitted model (worst error {worst}\u00a0%)"
+    median = record.get("fitted_median")
+    error = "" if median is None else f" (median error {_per_cent(median)})"
+    return f"{record['verdict']} on a fitted model{error}"
+
+
+def fit_words(record: Mapping[str, Any]) -> str:
+    r"""Both errors of the fitted model that a record rests on; "" where it rests on none.
+
+    >>> fit_words({"fitted": 3.8, "fitted_median": 0.052})
+    'the model’s error against the published values: median 5.2\xa0%, worst 380\xa0%'
+    """
+    if record.get("fitted") is None:
+        return ""
+    names = {"median": "fitted_median", "worst": "fitted"}
+    known = {word: record[name] for word, name in names.items() if record.get(name) is not None}
+    errors = ", ".join(f"{word} {_per_cent(error)}" for word, error in known.items())
+    return f"the model\u2019s error against the published values: {errors}"
+
+
+def _per_cent(share: float) -> str:
+    return f"{number(share * 100, 2)}{NO_BREAK}%"
+
+
+def unsure(records: Iterable[Mapping[str, Any]], claims: Iterable[Claim]) -> list[str]:
+    """The claims on fitted models whose verdict hangs on the model, by id.
+
+    Moved up or down by the model's median error, which then passes into our value in full, the
+    value gets another verdict.
+    """
+    known = {claim.id: claim for claim in claims}
+    return [
+        record["id"]
+        for record in records
+        if record.get("fitted_median") is not None
+        and record["id"] in known
+        and _hangs(record["our_value"], record["fitted_median"], known[record["id"]])
+    ]
+
+
+def _hangs(ours: Any, error: float, claim: Claim) -> bool:
+    if isinstance(ours, bool) or not isinstance(ours, int | float):
+        return False
+    near = {verdict_of(claim, float(ours * factor)) for factor in (1 - error, 1, 1 + error)}
+    return len(near) > 1
 
 
 def signed(record: Mapping[str, Any]) -> str:
@@ -177,14 +223,18 @@ def _signed(counts: Mapping[Verdict, int]) -> str:
 # ---------------------------------------------------------------- for pages
 
 
-def standin_warning(claims: Iterable[Mapping[str, Any]], words: tuple[str, str] = WARNINGS) -> str:
+def standin_warning(claims: Iterable[Mapping[str, Any]], words: tuple[str, ...] = WARNINGS) -> str:
     """Which of ``words`` holds of results with these claims; "" where none rests on stand-ins."""
-    (unjudged, fitted) = words
+    (unjudged, fitted, error) = words
     records = list(claims)
     if any(claim["verdict"] == "not judged" for claim in records):
         return unjudged
-    worst = max((claim.get("fitted") or 0.0 for claim in records), default=0.0)
-    return fitted.format(worst=number(worst * 100, 2)) if worst else ""
+    if all(claim.get("fitted") is None for claim in records):
+        return ""
+    medians = [claim.get("fitted_median") for claim in records]
+    known = [median for median in medians if median is not None]
+    typical = error.format(median=number(max(known) * 100, 2)) if known else ""
+    return fitted.format(typical=typical)
 
 
 def rule_in_words(claim: Claim) -> str:
@@ -221,4 +271,5 @@ def row(claim: Mapping[str, Any]) -> dict[str, Any]:
         "flipped": flipped_words(claim, claim["unit"]),
         "rival": rival_words(claim) if claim.get("flip") else "",
         "where": outcome(claim).removeprefix(claim["verdict"]).strip(),
+        "fit": fit_words(claim),
     }

@@ -335,7 +335,7 @@ def _fetch(root: Path, jobs: Sequence[Job], environment: dict[str, str], watcher
         failed = [p for p in problems if isinstance(p, datasets.DatasetUnavailable)]
         if failed:
             if not offline():  # where the user says so, that is the reason
-                reason = f"{failed[0].reason} when this run looked for {name}"
+                reason = f"{failed[0].reason} when this run began"  # of whichever data set
                 environment |= {"LABKIT_OFFLINE": "1", "LABKIT_OFFLINE_REASON": reason}
             watcher.note(f"{name}: stand-in data are used. {problems[0]}")
         elif problems:
