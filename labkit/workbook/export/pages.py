@@ -162,6 +162,14 @@ def write_slides(
     )
 
 
+def _standin(source: origin.Origin) -> talk.Standin:
+    """What a talk on stand-in data is compared with: the committed notebook, unless that stands on
+    stand-ins itself."""
+    committed = source.as_committed()
+    is_published = not tally.standin_warning(from_notebook(committed.notebook))
+    return talk.Standin(published=committed if is_published else None)
+
+
 def deck(source: origin.Origin) -> tuple[str, list[str], int, str]:
     """The deck's HTML, what was wrong with its cells, how many pages it has, and the warning of
     :class:`Written`."""
@@ -169,9 +177,13 @@ def deck(source: origin.Origin) -> tuple[str, list[str], int, str]:
     records = from_notebook(subject.notebook)
     warning = tally.standin_warning(records, tally.MARKS)
     markup = Markup(source.committed.parent, lambda _: None)
-    rules = {c.id: tally.rule_in_words(c) for c in subject.claims} if records else {}
-    ruled = [record | {"rule": rules.get(record["id"], "")} for record in records]
-    shown_pages = talk.pages(subject, ruled, markup)
+    shown_pages = talk.pages(
+        subject,
+        records,
+        markup,
+        standin=_standin(source) if warning else None,
+        presented=source.presented,
+    )
     if not shown_pages:
         markup.problems.append(f"no cell is tagged as a section: `labkit check {source.key}`")
     parts = [source.title, source.entry.cite() if source.entry else "", source.parameters]
