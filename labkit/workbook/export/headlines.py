@@ -70,6 +70,7 @@ def row(record: Record, claim: Claim | None) -> dict[str, Any]:
     if said["ours"] == papers and record["verdict"] in MISSED:  # what differs must look so
         said = tally.row(record)
     shown = {"short": _short(record["statement"]), "factor": "", "rule": ""}
+    shown["place"] = "on a fitted model" if record.get("fitted") is not None else ""
     shown |= {"verdict_shown": record["verdict"], "sign": tally.SYMBOLS[record["verdict"]]}
     if claim is None:
         return said | shown
@@ -123,14 +124,14 @@ def counted(records: Sequence[Record]) -> str:
     """How all claims were judged, in a sentence for the foot of the slide.
 
     >>> counted([{"kind": "headline", "verdict": v} for v in ("reproduced", "not earned")])
-    'Of 2 headline and mechanism claims 1 is reproduced, 1 not earned (its rival passes too).'
+    'Of 2 headline or mechanism claims 1 is reproduced, 1 not earned (its rival passes too).'
     """
     counts = tally.tally(records)
     parts = []
     places = (
-        ("headline and mechanism claims", counts.reproductions),
-        ("headline and mechanism claims on fitted models", counts.fitted),
-        ("other claims", counts.others),
+        ("headline or mechanism claim", counts.reproductions),
+        ("headline or mechanism claim on a fitted model", counts.fitted),
+        ("other claim", counts.others),
     )
     for what, verdicts in places:
         if verdicts:
@@ -139,7 +140,9 @@ def counted(records: Sequence[Record]) -> str:
             verb = "is" if num_reproduced == 1 else "are"
             words = [f"{num_reproduced or 'none'} {verb} reproduced"]
             words += [f"{count} {_plainly(verdict, count)}" for verdict, count in missed.items()]
-            parts.append(f"of {sum(verdicts.values())} {what} {', '.join(words)}")
+            num = sum(verdicts.values())
+            what = what if num == 1 else what.replace("claim", "claims")
+            parts.append(f"of {num} {what} {', '.join(words)}")
     text = "; ".join(parts)
     return f"{text[:1].upper()}{text[1:]}." if text else ""
 

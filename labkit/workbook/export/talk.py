@@ -62,10 +62,7 @@ SECONDS = {
     "discussion": 600,
 }
 """How long a page takes, by its section: about half an hour in all."""
-STANDIN = (
-    "Stand-in data, so this is not the paper's. What the notebook says of it needs the published "
-    "data and is in the speaker's notes."
-)
+STANDIN = "Stand-in data, not the published: what the notebook says of it is in the notes."
 STANDIN_QUESTIONS = "Stand-in data: what a question says of results holds on the published data."
 ASK = "Let the room say what will change before the control moves."
 HOLDS = "**On the published data:**"
