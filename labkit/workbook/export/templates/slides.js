@@ -29,15 +29,23 @@ const Deck = (() => {
     sheet.classList.add("scrolls");
   }
 
-  const drawn = (figure, zoom) => Plots.draw(figure, {
-    width: figure.clientWidth, height: figure.clientHeight, zoom,
-    style: { uniformtext: { mode: "hide", minsize: LEAST_DIGIT / zoom } }, /* numbers inside bars */
-  });
+  function drawn(figure, zoom) {
+    figure.dataset.zoom = zoom;
+    return Plots.draw(figure, {
+      width: figure.clientWidth, height: figure.clientHeight, zoom,
+      style: { uniformtext: { mode: "hide", minsize: LEAST_DIGIT / zoom } }, /* numbers inside bars */
+    });
+  }
 
   /* A figure keeps the proportions it was made for, as far as its smallest digits stay large. */
-  async function draw(figure) {
+  function zoomOf(figure) {
+    if (figure.dataset.zoom) return parseFloat(figure.dataset.zoom);
     const made = parseFloat(getComputedStyle(figure).getPropertyValue("--height"));
-    const zoom = Math.min(Math.max(figure.clientHeight / made, LEAST_ZOOM), MOST_ZOOM);
+    return Math.min(Math.max(figure.clientHeight / made, LEAST_ZOOM), MOST_ZOOM);
+  }
+
+  async function draw(figure) {
+    const zoom = zoomOf(figure);
     await drawn(figure, zoom);
     const texts = [...figure.querySelectorAll("svg text:not(.bartext)")].filter((t) => t.textContent.trim());
     const least = Math.min(...texts.map((text) => parseFloat(getComputedStyle(text).fontSize)));
@@ -58,9 +66,10 @@ const Deck = (() => {
 
   /* A presenter's remote sends PageUp and PageDown: with Space and N they turn the page wherever the
      focus is, but that Space presses a button and both are letters where text is typed. Escape gives
-     the keys back to the deck. Tells whether the key was the deck's. */
+     the keys back to the deck. Tells whether the key was the deck's. `root` may be the document of
+     a frame, whose every key comes by here. */
   function turn(event, root = document) {
-    const inside = control(root);
+    const inside = control(root) ?? (root === document ? null : root.activeElement ?? root.body);
     if (!inside || event.ctrlKey || event.altKey || event.metaKey) return false;
     const letters = inside.matches(TYPED), presses = inside.matches("button, summary");
     const key = event.key === " " && event.shiftKey ? "PageUp" : event.key;
@@ -107,5 +116,5 @@ const Deck = (() => {
     Reveal.on("slidechanged", (event) => show(event.currentSlide));
     Reveal.on("overviewshown", all);
   });
-  return { turn };
+  return { turn, zoomOf };
 })();
