@@ -106,6 +106,8 @@ def test_a_short_message_is_the_pages_title(root: Path) -> None:
     notebook = nbformat.read(path, as_version=4)
     cell = next(c for c in notebook.cells if c.source.startswith("Notice the knee"))
     cell.source = "Slow stages save a third of the energy. Fast ones save nothing."
+    control = next(c for c in notebook.cells if c.source.startswith("## Explore"))
+    control.source += "\n\nMore stages idle more."
     nbformat.write(notebook, path)
     page = offline.parse(write_slides(root, "alpha").path.read_text())
     heading = page.select_one('[data-tag="figure"] h2')
@@ -113,6 +115,8 @@ def test_a_short_message_is_the_pages_title(root: Path) -> None:
     assert heading.get_text().endswith("Slow stages save a third of the energy")
     message = page.select_one('[data-tag="figure"] .message')
     assert message.get_text(strip=True) == "Fast ones save nothing."
+    tried = page.select_one('[data-tag="explorable"] h2')
+    assert tried.get_text() == "Explore: how many stages?", "the answer comes after the question"
 
 
 def test_a_page_does_not_speak_of_what_it_lacks(deck: str) -> None:
@@ -387,3 +391,14 @@ def test_the_steps_are_shown_rather_than_the_code(root: Path) -> None:
     ]
     assert not section.select(".highlight")
     assert "In three steps:" in sheet(deck, "mechanism")
+
+
+def test_no_words_lead_to_code_that_the_page_lacks(root: Path) -> None:
+    deck = edited(
+        root,
+        ("slack = latest", "Naive: no slack. The products:", []),
+        ("slack = latest", "Then the slack:", []),
+    )
+    assert "Then the slack:" in sheet(deck, "mechanism")
+    assert "The products:" not in sheet(deck, "mechanism")
+    assert "The products:" in notes(deck, "mechanism")

@@ -30,7 +30,7 @@ LONGEST_STATEMENT = 90
 MISSED = ("same direction", "differs", "not earned")
 
 _REMARK = re.compile(r"\s*\([^()]*\)$")
-_SIGNS = {"smaller": "↓", "larger": "↑", "other": "≈"}
+_UNEQUAL = "≠"
 
 Record = Mapping[str, Any]
 
@@ -78,32 +78,34 @@ def row(record: Record, claim: Claim | None) -> dict[str, Any]:
     if record["verdict"] in ("same direction", "differs"):
         shown["factor"] = factor_in_words(claim, record["our_value"])
     if record["verdict"] == "same direction":
-        size = size_of_effect(claim, record["our_value"])
-        shown["verdict_shown"] = f"{size} effect" if claim.judge != "ordering" else "other order"
-        shown["sign"] = _SIGNS[size]
+        shown["verdict_shown"] = effect_in_words(claim, record["our_value"])
+        shown["sign"] = _UNEQUAL
     return said | shown
 
 
-def size_of_effect(claim: Claim, ours: Value) -> str:
-    """How an effect on the paper's side compares with the paper's: smaller, larger, or other.
+def effect_in_words(claim: Claim, ours: Value) -> str:
+    """How an effect on the paper's side compares with the paper's: "smaller effect", "larger drop".
 
-    An effect is the distance from the value that means no effect (``neutral``). "other" is what
-    lists with both, and orders, have.
+    An effect is the distance from the value that means no effect (``neutral``), a drop one to
+    below it. Lists with both have "other sizes".
     """
-    if claim.neutral is None or claim.judge == "ordering" or not are_numbers(ours):
-        return "other"
+    if claim.judge == "ordering":
+        return "other order"
+    if claim.neutral is None or not are_numbers(ours):
+        return "other size"
     values = numbers(ours)
     papers = numbers(claim.paper) if are_numbers(claim.paper) else []
     if claim.judge == "between" and len(papers) != len(values):
         (low, high) = claim.interval
         papers = [low if low >= claim.neutral else high] * len(values)
+    noun = "drop" if all(paper < claim.neutral for paper in papers) else "effect"
     effects = [abs(value - claim.neutral) for value in values]
     published = [abs(paper - claim.neutral) for paper in papers]
     if all(effect < paper for effect, paper in zip(effects, published, strict=True)):
-        return "smaller"
+        return f"smaller {noun}"
     if all(effect > paper for effect, paper in zip(effects, published, strict=True)):
-        return "larger"
-    return "other"
+        return f"larger {noun}"
+    return "other sizes"
 
 
 def factor_in_words(claim: Claim, ours: Value) -> str:

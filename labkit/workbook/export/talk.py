@@ -73,7 +73,9 @@ _ITEM = re.compile(r"^(?=\s*(?:[-*+]|\d+\.)\s)", re.M)
 _MARKER = re.compile(r"^\s*(?:[-*+]|\d+\.)\s+")
 _WHOLE = re.compile(r"^[^a-z\s|<].*[.!?][)*_\"”]*$", re.S)
 _LIMITS = re.compile(r"\b(do|does) not show\b")
-_KEY = re.compile(r"\b(bars?|lines?|dots?|marks?|markers?|diamonds?|bands?|rows?) (are|is|mean)\b")
+_KEY = re.compile(
+    r"^Notice\b|\b(bars?|lines?|dots?|marks?|markers?|diamonds?|bands?|rows?) (are|is|mean)\b"
+)
 _REMARK = re.compile(r"^\*\*\d+\.\*\* (.+)$", re.M)
 _QUESTION = re.compile(r"^(?:\*\*)?(?:Q?\d+[.)])\s*(.+?)(?:\*\*)?$", re.M)
 
@@ -260,7 +262,9 @@ class _Talk:
             place, cell = cells[0]
             shown = [html for html in self.markup.outputs(cell.node) if len(html) < 700]
             texts = part.texts(stop=place)
-            lead = [block for block in _blocks(texts) if block not in seen]
+            blocks = [block for block in _blocks(texts) if block not in seen]
+            # What ends in a colon leads to a cell; only the last one's is on the page.
+            lead = [b for b in blocks if not b.endswith(":") or b is blocks[-1]]
             num_lines = len(cell.source.strip().splitlines())
             is_short = num_lines <= LINES_OF_CODE
             lead = _last_blocks(lead, num_lines) if is_short else _first_blocks(lead)
@@ -398,7 +402,8 @@ class _Talk:
         message = _fitting(follows, min(room - sum(map(len, lead)), CHARACTERS_OF_A_MESSAGE))
         if tag == "reproduction" and not message:
             message = [text.strip("*") for text in self.subject.verdict]
-        is_title = tag != "weaknesses" and bool(message) and _can_be_title(message[0])
+        labelled = tag in ("weaknesses", "explorable")  # what to try, before what comes of it
+        is_title = not labelled and bool(message) and _can_be_title(message[0])
         return (message[0], lead, message[1:]) if is_title else ("", lead, message)
 
     def _bears_out(self, part: Part) -> bool:
