@@ -50,8 +50,9 @@ def slides(
     The slides show the notebook as [cyan]labkit run[/cyan] left it in results/; where the notebook
     is newer than that, or never ran here, with the outputs that are stored in it.
 
-    In the browser: arrows move, [bold]Esc[/bold] shows all slides, [bold]S[/bold] opens the
-    speaker's notes, [bold]F[/bold] fills the screen. To print, open the file with
+    In the browser: arrows move, a remote's PageUp and PageDown also out of a slider or a menu,
+    [bold]Esc[/bold] leaves those, then shows all slides, [bold]S[/bold] opens the speaker's notes
+    with a pace, [bold]F[/bold] fills the screen. To print, open the file with
     [bold]?print-pdf[/bold] at the end of its address and print to PDF.
 
     [bold]Examples[/bold]

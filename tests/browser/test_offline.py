@@ -192,6 +192,50 @@ def test_keys_in_an_input_turn_no_page(visit: Any) -> None:
     assert page.evaluate("Reveal.getIndices().h") == before + 1
 
 
+@pytest.mark.parametrize("role", ["slider", "combobox"])
+def test_a_presenters_remote_turns_pages_wherever_the_focus_is(visit: Any, role: str) -> None:
+    page = slide(visit, "Explore")
+    at = page.evaluate("Reveal.getIndices().h")
+    for key, step in (("PageDown", 1), ("PageUp", -1), (" ", 1), ("n", 1), ("Shift+ ", -1)):
+        page.evaluate(f"Reveal.slide({at})")
+        control = page.locator(SLIDE).get_by_role(role).first
+        control.focus()
+        before = control.input_value()
+        page.keyboard.press(key)
+        moved = page.evaluate("Reveal.getIndices().h") - at
+        assert moved == step, f"{key!r} from a {role} moved the deck by {moved}"
+        assert page.evaluate("document.activeElement === document.body")
+        page.evaluate(f"Reveal.slide({at})")
+        assert control.input_value() == before, "the key was the deck's alone"
+
+
+def test_escape_and_a_pointers_change_give_the_keys_back_to_the_deck(visit: Any) -> None:
+    page = slide(visit, "Explore")
+    at = page.evaluate("Reveal.getIndices().h")
+    slider = page.locator(SLIDE).get_by_role("slider")
+    slider.focus()
+    page.keyboard.press("Escape")
+    assert not page.evaluate("Reveal.isOverview()"), "the first Escape leaves the slider"
+    page.keyboard.press("ArrowRight")
+    assert page.evaluate("Reveal.getIndices().h") == at + 1
+    page.keyboard.press("ArrowLeft")
+    box = slider.bounding_box()
+    page.mouse.click(box["x"] + box["width"] * 0.97, box["y"] + box["height"] / 2)
+    assert slider.get_attribute("aria-valuetext") == "16", "the pointer moved the slider"
+    page.keyboard.press("ArrowRight")
+    assert page.evaluate("Reveal.getIndices().h") == at + 1
+    page.keyboard.press("ArrowLeft")
+    assert slider.get_attribute("aria-valuetext") == "16", "the arrows left it alone"
+    menu = page.locator(SLIDE).get_by_role("combobox")
+    menu.click()
+    page.keyboard.press("Escape")  # of the open menu
+    menu.evaluate("m => { m.value = '2'; m.selectedIndex = 1; }")
+    menu.dispatch_event("pointerdown")
+    menu.dispatch_event("change", {"bubbles": True})
+    page.keyboard.press("ArrowRight")
+    assert page.evaluate("Reveal.getIndices().h") == at + 1
+
+
 @pytest.mark.parametrize(("width", "height"), [(1280, 720), (1920, 1080), (1024, 600)])
 def test_a_plot_is_drawn_in_its_colours(browser: Any, visit: Any, width: int, height: int) -> None:
     page = slide(visit, "Figure 3", width=width, height=height)

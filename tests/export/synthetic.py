@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -130,9 +131,14 @@ def make(root: Path) -> Path:
     return root
 
 
-def run(root: Path, **overrides: Any) -> Path:
-    """Store a result of alpha, as ``labkit run`` would leave it; returns its folder."""
+def run(root: Path, change: Callable[[NotebookNode], None] | None = None, **overrides: Any) -> Path:
+    """Store a result of alpha, as ``labkit run`` would leave it; returns its folder.
+
+    ``change`` is applied to the executed notebook before it is stored.
+    """
     made = notebook(root)
+    if change is not None:
+        change(made)
     parameters = {"num_stages": 4, "eta": 0.5, **overrides}
     texts = {
         "alpha.ipynb": nbformat.writes(made),

@@ -66,7 +66,8 @@ class Markup:
         return self._clean(str(parser.render(source)))
 
     def line(self, source: str) -> str:
-        """One line of Markdown, without a paragraph around it."""
+        """One line of Markdown, without a paragraph around it; it begins no list."""
+        source = re.sub(r"^(\d+)([.)]) ", r"\1\\\2 ", source)
         return self.text(source).strip().removeprefix("<p>").removesuffix("</p>")
 
     def outputs(self, cell: NotebookNode) -> list[str]:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from labkit.errors import LabkitError, UsageError
 from labkit.quantities import format_bytes, number
 from labkit.workbook import notebooks
-from labkit.workbook.queue import bibliography, questions
+from labkit.workbook.queue import bibliography, questions, reading_queue
 from labkit.workbook.review.anatomy import Subject
 from labkit.workbook.run import fingerprint, parameters, results
 
@@ -50,6 +50,24 @@ class Origin:
             place = section.cells[-1].number if section else len(subject.cells)
             subject.notebook.cells.insert(place, new_markdown_cell(asked, id="asked"))
         return replace(subject)
+
+    def as_committed(self) -> Subject:
+        """The notebook with the outputs that stand in the repository."""
+        return Subject(self.root, self.key, self.committed, notebooks.read(self.committed))
+
+    @property
+    def presented(self) -> str:
+        """Who presents the paper and when, as far as the queue says it.
+
+        Raises:
+            BadFile: the queue is malformed.
+        """
+        queue = reading_queue.load(self.root)
+        if self.key not in queue:
+            return ""
+        paper = queue[self.key]
+        day = f"{paper.date:%A}, {paper.date.day} {paper.date:%B %Y}" if paper.date else ""
+        return " · ".join(filter(None, [paper.presenter, day]))
 
     @property
     def title(self) -> str:

@@ -275,6 +275,14 @@ def reveal_scripts() -> list[str]:
     return [carried(_REVEAL, name) for name in _REVEAL_SCRIPTS]
 
 
+def _standin(source: origin.Origin) -> talk.Standin:
+    """What a talk on stand-in data is compared with: the committed notebook, unless that stands on
+    stand-ins itself."""
+    committed = source.as_committed()
+    is_published = not tally.standin_warning(from_notebook(committed.notebook))
+    return talk.Standin(published=committed if is_published else None)
+
+
 def deck(source: origin.Origin, shared: str = "") -> tuple[str, list[str], int, str]:
     """The deck's HTML, what was wrong with its cells, how many pages it has, and the warning of
     :class:`Written`.
@@ -288,9 +296,13 @@ def deck(source: origin.Origin, shared: str = "") -> tuple[str, list[str], int, 
     records = from_notebook(subject.notebook)
     warning = tally.standin_warning(records, tally.MARKS)
     markup = Markup(source.committed.parent, lambda _: None)
-    rules = {c.id: tally.rule_in_words(c) for c in subject.claims} if records else {}
-    ruled = [record | {"rule": rules.get(record["id"], "")} for record in records]
-    shown_pages = talk.pages(subject, ruled, markup)
+    shown_pages = talk.pages(
+        subject,
+        records,
+        markup,
+        standin=_standin(source) if warning else None,
+        presented=source.presented,
+    )
     if not shown_pages:
         markup.problems.append(f"no cell is tagged as a section: `labkit check {source.key}`")
     parts = [source.title, source.entry.cite() if source.entry else "", source.parameters]

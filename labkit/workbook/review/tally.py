@@ -64,7 +64,7 @@ def flipped_words(record: Mapping[str, Any], unit: str = "") -> str:
     return f"{with_unit(record['flip_value'], unit)} {SYMBOLS[record['flip_verdict']]}"
 
 
-def rival_words(record: Mapping[str, Any]) -> str:
+def rival_words(record: Mapping[str, Any], digits: int = DIGITS) -> str:
     r"""What stands in the method's place in a claim's flip, its value, and what follows.
 
     >>> rival_words({"flip": "one clock", "flip_value": 0.0, "flip_verdict": "differs",
@@ -73,7 +73,7 @@ def rival_words(record: Mapping[str, Any]) -> str:
     """
     if record.get("flip_value") is None:
         return f"{record['flip']}: not run"
-    value = with_unit(record["flip_value"], record["unit"])
+    value = with_unit(record["flip_value"], record["unit"], digits)
     if record["flip_verdict"] == "reproduced":
         return f"{record['flip']}: {value}, passes too"
     is_earned = record["verdict"] == "reproduced"
@@ -139,15 +139,15 @@ def signed(record: Mapping[str, Any]) -> str:
     return f"{SYMBOLS[record['verdict']]} {outcome(record)}"
 
 
-def shown(value: Any) -> str:
+def shown(value: Any, digits: int = DIGITS) -> str:
     """A value in a cell; of a long list the beginning (the record and the frame have it whole)."""
     if isinstance(value, list) and len(value) > _LONGEST_LIST:
-        start = cell_text(value[: _LONGEST_LIST // 2], DIGITS)
+        start = cell_text(value[: _LONGEST_LIST // 2], digits)
         return f"{start}, … ({len(value)} values)"
-    return cell_text(value, DIGITS)
+    return cell_text(value, digits)
 
 
-def with_unit(value: Any, unit: str) -> str:
+def with_unit(value: Any, unit: str, digits: int = DIGITS) -> str:
     r"""A value with its unit; a fraction in per cent, as papers print it.
 
     >>> with_unit([0.252, 0.284], "fraction"), with_unit(1200.0, "J"), with_unit(None, "J")
@@ -155,8 +155,8 @@ def with_unit(value: Any, unit: str) -> str:
     """
     if unit == "fraction" and are_numbers(value):
         parts = [100 * part for part in value] if isinstance(value, list) else 100 * value
-        return f"{shown(parts)}{NO_BREAK}%"
-    text = shown(value)
+        return f"{shown(parts, digits)}{NO_BREAK}%"
+    text = shown(value, digits)
     if text == NOTHING or unit in ("", "fraction"):
         return text
     return text + (" " if " " in unit else NO_BREAK) + unit
@@ -247,8 +247,10 @@ def rule_in_words(claim: Claim) -> str:
     return tolerance_in_words(claim.model_copy(update=changed))
 
 
-def row(claim: Mapping[str, Any]) -> dict[str, Any]:
+def row(claim: Mapping[str, Any], digits: int = DIGITS) -> dict[str, Any]:
     r"""A stored claim with what a page prints of it as texts: values with unit, ratio, flip.
+
+    ``digits`` are the significant ones of our values; the paper's stand as they are printed.
 
     >>> row({"paper": "x", "id": "saving", "statement": "It saves", "source": "§6", "unit": "J",
     ...      "paper_value": 1200.0, "our_value": None, "ratio": None, "verified": False,
@@ -256,7 +258,8 @@ def row(claim: Mapping[str, Any]) -> dict[str, Any]:
     '1,200\xa0J (unverified)'
     """
     sides = claim["paper_value"], claim["our_value"]
-    paper, ours = (with_unit(value, claim["unit"]) for value in sides)
+    paper = with_unit(claim["paper_value"], claim["unit"])
+    ours = with_unit(claim["our_value"], claim["unit"], digits)
     is_number = are_numbers(next((value for value in sides if value is not None), None))
     marks = "" if claim["verified"] or claim["paper_value"] is None else " (unverified)"
     return {
@@ -269,7 +272,7 @@ def row(claim: Mapping[str, Any]) -> dict[str, Any]:
         "ratio": cell_text(claim["ratio"]),
         "unit": claim["unit"] or _UNITLESS * is_number,
         "flipped": flipped_words(claim, claim["unit"]),
-        "rival": rival_words(claim) if claim.get("flip") else "",
+        "rival": rival_words(claim, digits) if claim.get("flip") else "",
         "where": outcome(claim).removeprefix(claim["verdict"]).strip(),
         "fit": fit_words(claim),
     }
