@@ -66,7 +66,7 @@ app = typer.Typer(
     help="""
     The workbook of systems-for-ML papers: what to read, what was claimed, what we measured.
     Its engines answer anywhere; its own commands need a workbook's folder, and
-    [cyan]pip install 'labkit\\[workbook]'[/cyan].
+    [cyan]pip install 'mlsys-labkit\\[workbook]'[/cyan].
 
     [bold]First steps[/bold]: [cyan]labkit queue[/cyan] shows the reading list,
     [cyan]labkit run[/cyan] regenerates every result, [cyan]labkit site[/cyan] builds the pages
@@ -75,7 +75,7 @@ app = typer.Typer(
     epilog="Exit codes: 0 fine, 1 something failed, 2 wrong use.",
 )
 
-for _part in ("queue", "review", "run", "results", "export", "session", "data", "doctor"):
+for _part in ("init", "queue", "review", "run", "results", "export", "session", "data", "doctor"):
     app.add_typer(import_module(f"labkit.cli.{_part}").commands)
 
 
