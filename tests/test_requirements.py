@@ -18,7 +18,7 @@ from tests.test_architecture import KNOWN, MODULES, PACKAGE, name_of, outline, r
 
 PYPROJECT = (PACKAGE.parent / "pyproject.toml").read_text(encoding="utf-8")
 PROJECT: dict[str, Any] = tomllib.loads(PYPROJECT)["project"]
-NOT_ENGINES = {"cli", "papers", "workbook"}
+NOT_ENGINES = {"cli", "mcp", "papers", "workbook"}
 PARTS = {"pydantic_core": "pydantic"}
 """Packages whose version another one fixes, which is asked for in their place."""
 LOADS_AN_EXTRA = {

@@ -186,8 +186,10 @@ def _files(root: Path, path: Path, named: Iterable[str]) -> dict[str, str]:
             candidate = (base / text).resolve()
             if candidate.is_file() and candidate.is_relative_to(home):
                 found[candidate.relative_to(home).as_posix()] = candidate
-        elsewhere = brought and (brought / text).resolve()
-        if elsewhere and elsewhere.is_file() and elsewhere.is_relative_to(brought / "data"):
+        if brought is None:
+            continue
+        elsewhere = (brought / text).resolve()
+        if elsewhere.is_file() and elsewhere.is_relative_to(brought / "data"):
             found.setdefault(text, elsewhere)
     skipped = (*_ELSEWHERE, path.resolve().relative_to(home).as_posix())
     return {
