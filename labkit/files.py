@@ -44,7 +44,8 @@ def project_root(start: Path | None = None) -> Path:
     if root is None:
         raise UsageError(
             f"no workbook found: neither {(start or Path.cwd()).resolve()} nor a folder above it "
-            f"holds {MARKER}; change into the project's folder or set LABKIT_ROOT"
+            f"holds {MARKER}; change into the project's folder, set LABKIT_ROOT, or make a "
+            "workbook of your own: labkit init FOLDER"
         )
     return root
 
@@ -77,8 +78,8 @@ def _working_folder() -> Path:
 def shipped(name: str, root: Path | None = None) -> Path:
     """Where ``name``, such as ``data/models.yaml``, of the data that labkit brings stands.
 
-    Inside a workbook it is the workbook's own file, elsewhere the copy that was installed with the
-    package (``setup.py`` puts it there). Whether the file exists is the reader's to see.
+    It is the workbook's own file or folder where the workbook has one of that name, else the one
+    that came with the package. Whether the latter exists is the reader's to see.
 
     Args:
         name: its path from the workbook's top folder, with ``/``.
@@ -88,10 +89,18 @@ def shipped(name: str, root: Path | None = None) -> Path:
         UsageError: there is no workbook, and the package was installed without its data.
     """
     home = root or workbook_around()
-    if home is None:
-        # Only a copy of the sources apart from their workbook has neither: say where to go.
-        home = PACKAGE if (PACKAGE / "data").is_dir() else project_root()
-    return home / name
+    if home is not None and (home / name).exists():
+        return home / name
+    brought = home_of_data()
+    # Only a copy of the sources apart from their workbook has neither: say where to go.
+    return (brought or home or project_root()) / name
+
+
+def home_of_data() -> Path | None:
+    """Find the folder in which the ``data/`` that labkit brings stand: the installed package
+    (``setup.py`` puts them there), else the checkout that the package lies in."""
+    homes = (PACKAGE, PACKAGE.parent)
+    return next((home for home in homes if (home / "data" / "models.yaml").is_file()), None)
 
 
 def encoded(text: str) -> bytes:

@@ -41,7 +41,7 @@ FLOORS = {  # of rooms made of packages, from the ground up: each imports only t
 }  # fmt: skip
 # Modules of a room that stand beside its packages.
 LOBBIES = {
-    "workbook": {"notebooks", "normalise", "engine"},
+    "workbook": {"notebooks", "normalise", "engine", "founding"},
     "cluster": {"bounds", "figures", "results", "simulation"},
     "memory": {"figures", "published"},
     "serving": {"bounds", "figures", "requests", "results", "simulation", "sweeps"},

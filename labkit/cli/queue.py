@@ -105,6 +105,9 @@ def overview(context: typer.Context, status: list[str] = STATUS, tag: list[str] 
     catalogue = _load()
     papers = catalogue.select(status=status or (), tags=tag or ())
     console = _console()
+    if not len(catalogue):
+        console.print("The queue is empty. Add a paper: labkit queue add paper.bib")
+        return
     if not papers:
         console.print("No paper has all of that; `labkit queue` shows every one.")
         return

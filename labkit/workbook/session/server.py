@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from importlib import import_module, util
 from pathlib import Path
 
-from labkit import files
+from labkit import extras, files
 from labkit.errors import UsageError
 from labkit.workbook import notebooks
 from labkit.workbook.queue import questions, reading_queue
@@ -106,7 +106,7 @@ def lab_arguments(root: Path, *, collaborative: bool = False) -> list[str]:
     Raises UsageError where it is to be ``collaborative`` without jupyter-collaboration.
     """
     if collaborative and util.find_spec("jupyter_collaboration") is None:
-        raise UsageError("--collaborative needs more: pip install -e '.[collab]'")
+        raise UsageError(f"--collaborative needs more: {extras.command('collab')}")
     never = "jupyterlab.handlers.announcements.NeverCheckForUpdate"
     home = root / HOME / "lab"
     return [
@@ -143,7 +143,7 @@ def serve(
     module, name = lab if is_lab else ("jupyter_server.serverapp", "ServerApp")
     for part in (module.split(".")[0], "voila", "anywidget"):
         if util.find_spec(part) is None:
-            raise UsageError(f"{part} is missing: pip install -e '.[lab]' -c constraints.txt")
+            raise UsageError(f"{part} is missing: {extras.command('lab')}")
     _write_home(home := root / HOME / ("lab" if is_lab else "page"), lab=is_lab)
     if is_lab:
         write_panels(root, home, place.port, panels or {})
