@@ -38,8 +38,8 @@ def new(
     [cyan]data/papers/KEY/claims.yaml[/cyan]. It runs as it is; [cyan]labkit check KEY[/cyan] lists
     what is still to be written. Nothing is ever overwritten.
 
-    [bold]Examples[/bold]: [cyan]labkit new perseus[/cyan],
-    [cyan]labkit new perseus --family energy --size flagship[/cyan]
+    [bold]Examples[/bold]: [cyan]labkit new farm[/cyan],
+    [cyan]labkit new erpc --family networking --size flagship[/cyan]
     """
     from labkit.workbook.review import scaffold
 

@@ -27,7 +27,7 @@ KEY = typer.Argument("", metavar="KEY", autocompletion=complete_keys, show_defau
 @commands.command()
 def lab(
     collaborative: bool = typer.Option(
-        False, "--collaborative", help="Edit together (pip install -e '.[collab]')."
+        False, "--collaborative", help="Edit together (pip install -e '.\\[collab]')."
     ),
     ip: str = typer.Option(
         "127.0.0.1", help="With --collaborative: this machine's address on the group's network."
