@@ -40,7 +40,7 @@ ENTRY = "@misc{{x, title={{Named: {0}}}, author={{Bell, Ann}}, year={{2023}}}}"
 @cache
 def commands() -> dict[str, Any]:
     """Every command by what a reader types, such as ``labkit queue add``."""
-    roots = {("labkit",): typer.main.get_command(app)}
+    roots: dict[tuple[str, ...], Any] = {("labkit",): typer.main.get_command(app)}
     for engine in ENGINES:
         made = import_module(f"labkit.{engine.name}.commands").commands.app
         roots["labkit", engine.name] = typer.main.get_group(made)

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from labkit.errors import BadFile, UsageError
+from labkit.errors import BadFile, UsageError, not_among
 
 if TYPE_CHECKING:
     from nbformat import NotebookNode
@@ -55,7 +55,7 @@ def path_of(root: Path, key: str) -> Path:
     """The notebook of paper ``key``; raises UsageError, with those there are, where it has none."""
     known = paths(root)
     if key not in known:
-        raise UsageError(f"no notebook for {key!r}; there are: {', '.join(known) or 'none yet'}")
+        raise not_among("notebook for", key, known)
     return known[key]
 
 
