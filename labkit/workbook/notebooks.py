@@ -138,6 +138,15 @@ def dataset_names(notebook: NotebookNode) -> list[str]:
     return list(notebook.metadata.get("labkit", {}).get("datasets", []))
 
 
+def kernel(notebook: NotebookNode) -> tuple[str, str]:
+    """The kernel that the notebook's metadata name, and its language in small letters; "" for what
+    they do not say."""
+    metadata = notebook.metadata
+    spec = metadata.get("kernelspec", {})
+    language = spec.get("language") or metadata.get("language_info", {}).get("name", "")
+    return spec.get("name", ""), language.lower()
+
+
 def parameters(notebook: NotebookNode) -> dict[str, Parameter]:
     """The typed scalars of the cell tagged ``parameters``, by name; empty where there is none.
 
