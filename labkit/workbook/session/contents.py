@@ -17,10 +17,10 @@ from jupyter_server.services.contents.largefilemanager import AsyncLargeFileMana
 class Contents(AsyncLargeFileManager):
     """The server's files, a paper's notebook with the language that the running kernel has."""
 
-    async def get(self, path: str, content: bool = True, **options: Any) -> Any:
-        """Read a file as Jupyter does; ``content`` says whether what it holds comes with it."""
-        model = await super().get(path, content=content, **options)
-        if content and model["type"] == "notebook":
+    async def get(self, path: str, *given: Any, **options: Any) -> Any:
+        """Read a file as Jupyter does."""
+        model = await super().get(path, *given, **options)
+        if model["type"] == "notebook" and model["content"]:
             told(model["content"]["metadata"])
         return model
 
