@@ -189,7 +189,8 @@ def check_packages(checkout: Checkout) -> Iterator[Finding]:
         is_needed = extra in ALWAYS
         seen = _package(name, checkout.pins, must_import=is_needed)
         if not is_needed and seen.status == "fail":
-            seen = warn(seen.check, seen.observed, f"optional ({extra}); {REINSTALL}")
+            advice = f"optional: pip install -c constraints.txt -e '.[{extra}]'"
+            seen = warn(seen.check, seen.observed, advice)
         yield seen
 
 

@@ -64,6 +64,7 @@ SWEEP_FILE = typer.Option(
 SEEDS = typer.Option(
     "", metavar="N", help="Repeat with N seeds, from the notebook's own on; or list them: 3,5,8."
 )
+DRY_RUN = typer.Option(False, "--dry-run", "-n", help="Say what would run, and why; run nothing.")
 CLUSTER = typer.Option(
     None,
     "--cluster",
@@ -90,9 +91,7 @@ def run(
     timeout: float | None = TIMEOUT,
     cell_timeout: float | None = CELL_TIMEOUT,
     cluster: str | None = CLUSTER,
-    dry_run: bool = typer.Option(
-        False, "--dry-run", "-n", help="Say what would run, and why; run nothing."
-    ),
+    dry_run: bool = DRY_RUN,
     with_site: bool = typer.Option(
         False,
         "--site",
@@ -155,6 +154,7 @@ def refresh(
     allow_standin: bool = typer.Option(
         False, "--allow-standin", help="Write back outputs made on stand-in data too."
     ),
+    dry_run: bool = DRY_RUN,
 ) -> None:
     """Run notebooks at their defaults and write the outputs back to notebooks/.
 
@@ -167,6 +167,7 @@ def refresh(
 
       [cyan]labkit refresh[/cyan]         every notebook, as far as something changed
       [cyan]labkit refresh zero[/cyan]    one notebook
+      [cyan]labkit refresh -n[/cyan]      what would run first, and why
     """
     from labkit.workbook.run.batch import Request
 
@@ -174,6 +175,9 @@ def refresh(
     request = Request(
         keys=tuple(keys or ()), force=force, num_jobs=jobs, timeout_s=timeout, cluster=where
     )
+    if dry_run:
+        _show_plan(project_root(), request)
+        return
     report = _run(request)
     refused = _write_back(project_root(), report, allow_standin=allow_standin)
     if report.failures or refused:

@@ -156,10 +156,12 @@ def panel(
         str(Path(text).resolve()) if text and Path(text).exists() else text
         for text in (profile, model)
     )
-    panels.built(name, profile=profile, model=model)  # what is wrong is said here, not in a page
+    made = panels.built(name, profile=profile, model=model)
     extras.need("`labkit panel`", "lab", "voila", "anywidget")
     from labkit.workbook.session import server
 
+    _print("drawing its figures once; what computes them is compiled the first time, in seconds")
+    panels.drawn_once(made)  # what is wrong is said here, not in a page, which then need not wait
     with _served_folder() as root:
         place = server.address(port=port)
         path = server.PANELS / f"{name}-{place.port}.ipynb"  # no other server has this port

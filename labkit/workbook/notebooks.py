@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from labkit.errors import BadFile, UsageError
+from labkit.errors import BadFile, UsageError, not_among
 
 if TYPE_CHECKING:
     from nbformat import NotebookNode
@@ -55,7 +55,7 @@ def path_of(root: Path, key: str) -> Path:
     """The notebook of paper ``key``; raises UsageError, with those there are, where it has none."""
     known = paths(root)
     if key not in known:
-        raise UsageError(f"no notebook for {key!r}; there are: {', '.join(known) or 'none yet'}")
+        raise not_among("notebook for", key, known)
     return known[key]
 
 
@@ -136,6 +136,15 @@ def carried(notebook: NotebookNode, mime: str) -> Iterator[Any]:
 def dataset_names(notebook: NotebookNode) -> list[str]:
     """The datasets the notebook declares in ``metadata.labkit.datasets``."""
     return list(notebook.metadata.get("labkit", {}).get("datasets", []))
+
+
+def kernel(notebook: NotebookNode) -> tuple[str, str]:
+    """The kernel that the notebook's metadata name, and its language in small letters; "" for what
+    they do not say."""
+    metadata = notebook.metadata
+    spec = metadata.get("kernelspec", {})
+    language = spec.get("language") or metadata.get("language_info", {}).get("name", "")
+    return spec.get("name", ""), language.lower()
 
 
 def parameters(notebook: NotebookNode) -> dict[str, Parameter]:

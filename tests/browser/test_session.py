@@ -192,6 +192,9 @@ def test_lab_opens_on_the_start_page_without_pop_ups_and_saves_what_was_committe
     assert page.locator(".Toastify__toast, .jp-Dialog").count() == 0
     shown.locator("a[href*='alpha.ipynb']").first.click()
     page.get_by_text("(ipykernel) | Idle").wait_for(timeout=60_000)  # the kernel is up
+    page.wait_for_timeout(1_000)
+    assert page.locator(".jp-mod-dirty").count() == 0  # to open a notebook changes nothing
+    assert page.locator(".jp-BreadCrumbs").inner_text().strip(" /") == "notebooks"
     page.get_by_role("menuitem", name="Run", exact=True).click()
     page.get_by_role("menuitem", name="Run All Cells", exact=True).click()
     last = page.locator(".jp-Notebook .jp-CodeCell .jp-OutputArea-output").last  # in view then

@@ -41,7 +41,7 @@ def slugs(root: Path) -> list[str]:
         (["-p", "seed"], "not of the form name=value"),
         (["-p", "seed=1", "-p", "seed=2"], "given twice"),
         (["-p", "seed=1", "--sweep", "seed=1,2"], "both with -p and with --sweep"),
-        (["zues"], "no notebook for 'zues'; there are: zeus"),
+        (["zues"], "no notebook for 'zues'; did you mean 'zeus'? There are: zeus"),
         (["--jobs", "0"], "--jobs"),
         (["--timeout", "soon"], "--timeout"),
         (["--cell-timeout", "0"], "--cell-timeout"),

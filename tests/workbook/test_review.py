@@ -864,7 +864,7 @@ def test_code_for_the_talk_is_tagged_within_its_section(root: Path) -> None:
 
 def test_an_unknown_key_lists_the_notebooks(root: Path) -> None:
     write(root, good(root))
-    with pytest.raises(UsageError, match="no notebook for 'alhpa'; there are: alpha"):
+    with pytest.raises(UsageError, match="no notebook for 'alhpa'; did you mean 'alpha'"):
         check.check(root, ["alhpa"])
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from labkit import files
-from labkit.errors import UsageError, did_you_mean, not_among
+from labkit.errors import not_among
 from labkit.workbook.queue import bibliography
 from labkit.workbook.review import claims as _claims
 from labkit.workbook.review import glance, points, tables
@@ -265,8 +265,7 @@ def _data_row(source: Source) -> dict[str, str]:
 def known_entry(entries: Mapping[str, Entry], key: str, root: Path) -> Entry:
     if key in entries:
         return entries[key]
-    hint = did_you_mean(key, entries)
-    raise UsageError(
-        f"no paper {key!r} in {root / 'data' / 'papers.bib'}: {hint + ' ' if hint else ''}"
-        "`labkit queue search TEXT` finds a key, `labkit queue add` adds a paper"
+    more = "`labkit queue search TEXT` finds a key, `labkit queue add` adds a paper"
+    raise not_among(
+        f"paper in {root / 'data' / 'papers.bib'} with the key", key, entries, more=more
     )
