@@ -114,7 +114,8 @@ def find(root: Path, key: str, with_parameters: Sequence[str] = ()) -> Origin:
 def _run_with(root: Path, key: str, committed: Path, texts: Sequence[str]) -> results.RunRecord:
     declared = notebooks.parameters(notebooks.read(committed))
     sweep = parameters.Sweep(choices=parameters.choices(texts))
-    (overrides,) = parameters.combinations(key, declared, sweep)
+    require = parameters.requirement(root, key)
+    (overrides,) = parameters.combinations(key, declared, sweep, require)
     record = results.read(results.folder_of(root, key, results.slug_of(overrides)))
     if record is not None:
         return record
