@@ -16,7 +16,7 @@ test wanting quick: export PYTHONDONTWRITEBYTECODE :=
 PEERS  := adaptdl==0.2.11 autograd==1.9.1 deepspeed==0.19.8 llm-analysis==0.2.2 \
           einops fire hjson ninja termcolor
 
-.PHONY: all test wanting quick lab refresh check bench picture sizes peers constraints clean help
+.PHONY: all test wanting quick tried lab refresh check bench picture sizes peers constraints clean help
 
 all: $(VENV)/.ready  ## Set up, regenerate every result, build the site (results/site/index.html)
 	@$(BIN)/labkit run --jobs $(JOBS); run=$$?; $(BIN)/labkit site && exit $$run
@@ -36,6 +36,9 @@ quick: $(VENV)/.ready  ## Style, types and the tests of what changed, in under a
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy -n $(JOBS) labkit
 	$(BIN)/python -m tests.quick
+
+tried: $(VENV)/.ready  ## Run every notebook at the other values of its parameters (KEYS='zero zeus': those)
+	$(BIN)/python -m tests.tried --jobs $(JOBS) $(KEYS)
 
 lab: $(VENV)/.ready  ## Open JupyterLab on the reading group's start page
 	$(BIN)/labkit lab

@@ -232,8 +232,10 @@ def _kind(parameter: Parameter) -> str:
 def coerce(text: str, kind: str) -> Any:
     """``text``, numbers as YAML writes them, as :func:`of_type`.
 
-    >>> coerce("1e3", "int"), coerce("3", "float"), coerce("true", "bool"), coerce("8", "int | None")
-    (1000, 3.0, True, 8)
+    >>> coerce("1e3", "int"), coerce("3", "float"), coerce("true", "bool")
+    (1000, 3.0, True)
+    >>> coerce("8", "int | None"), coerce("null", "int | None")
+    (8, None)
     """
     if kind == "str | None" and text in _NONES:
         return None

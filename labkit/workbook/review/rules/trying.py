@@ -67,7 +67,9 @@ def _refused(
     try:
         ranges.require(subject.key, known, values)
     except BadValue as error:
-        yield Remark(section.first, f"parameters.yaml refuses its own value: {error}", "a wider range")
+        yield Remark(
+            section.first, f"parameters.yaml refuses its own value: {error}", "a wider range"
+        )
 
 
 @section_rule(
