@@ -121,7 +121,8 @@ def test_parameters_of_papermill_take_values(
     root = workbook(tmp_path, zeus=[(head, "parameters"), "print(repr(value))"])
     [ended] = go(root, "zeus", fixed={"value": given}).ended
     assert ended.outcome.status == "ok", ended.outcome.message
-    executed = nbformat.reads(ended.outcome.notebook, as_version=4)
+    assert ended.folder is not None
+    executed = nbformat.read(ended.folder / "zeus.ipynb", as_version=4)
     assert executed.cells[-1].outputs[0].text.strip() == shown
 
 

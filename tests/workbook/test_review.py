@@ -507,6 +507,8 @@ BROKEN: list[tuple[str, Edit, str]] = [
     ("tried", replace("parameters", "int = 8", "int = 16"), "is tried at 1 other values"),
     ("tried", replace("parameters", "int = 8", "str = '8'"), "has 4, which is not of type str"),
     ("tried", replace("parameters", "float = 1", "float = 0"), "valid: above 0"),
+    ("suggested", replace("weak-drift", "It assumes", "Set `num_stages = 64`. It assumes"),
+     "set num_stages = 64, untried"),
     ("explorable-start", replace("explorable-code", "4]", "4], start=num_stages"), "do not hold"),
     ("format", old_format, "has no cell ids"),
     ("todo", replace("fig3-notice", "Notice", "TODO: Notice"), "still to be written: Notice how"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
 
 from labkit.errors import BadValue
@@ -11,7 +12,7 @@ from labkit.workbook.notebooks import SCALARS, Parameter
 from labkit.workbook.review import ranges
 from labkit.workbook.review.anatomy import Section, Subject
 from labkit.workbook.review.ranges import Range
-from labkit.workbook.review.rules.rule import Remark, section_rule
+from labkit.workbook.review.rules.rule import Remark, rule, section_rule
 
 FEWEST = 2
 """Other values at which a parameter is tried, where its type and range leave so many."""
@@ -70,6 +71,32 @@ def _refused(
         yield Remark(
             section.first, f"parameters.yaml refuses its own value: {error}", "a wider range"
         )
+
+
+_SUGGESTED = re.compile(r"`(\w+) = ([^`]+)`")
+
+
+@rule("suggested", "a parameter's value that a text tells the reader to set is among those tried")
+def suggestions_were_tried(subject: Subject) -> Iterator[Remark]:
+    """Or the notebook's own value, or one that the text says is refused, as the file has it."""
+    known = ranges.load(subject.root, subject.key)
+    try:
+        declared = notebooks.parameters(subject.notebook)
+    except (SyntaxError, ValueError):
+        return
+    defaults = {name: parameter.default for name, parameter in declared.items()}
+    for cell in subject.cells:
+        for name, text in _SUGGESTED.findall(cell.prose):
+            try:
+                value = ast.literal_eval(text)
+            except (SyntaxError, ValueError):
+                continue  # code
+            if name not in known or name not in defaults or value == defaults[name]:
+                continue
+            is_refused = known[name].problem(name, {**defaults, name: value})
+            if value not in known[name].tried and not is_refused:
+                fix = f"{value!r} among `tried` of {name} in parameters.yaml, and `make tried`"
+                yield Remark(cell, f"tells the reader to set {name} = {text}, untried", fix)
 
 
 @section_rule(
