@@ -42,6 +42,7 @@ def described(root: Path, text: str = FILE) -> Path:
         ({"multiple_of": "ranks"}, [4, 8], [6], "a multiple of 4, the value of ranks"),
         ({"one_of": ["a100", "a40"]}, ["a40"], ["v100", 1], "one of 'a100', 'a40'"),
         ({"above": 0}, [1], ["1", None, [1]], "above 0"),
+        ({"at_least": 2, "why": "two halves"}, [2], [1], "at least 2 (two halves)"),
         ({}, [0, "x", -1e9], [], ""),
     ],
 )

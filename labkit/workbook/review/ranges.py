@@ -23,7 +23,10 @@ _TRIED = "a list of values besides the default, at which the notebook runs"
 
 
 class Range(BaseModel):
-    """What one parameter may be. A bound is a number, or the name of another parameter."""
+    """What one parameter may be, and ``why`` where that is no matter of course.
+
+    A bound is a number, or the name of another parameter.
+    """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -35,6 +38,7 @@ class Range(BaseModel):
     multiple_of: Annotated[Bound | None, Field(description=_BOUND)] = None
     divisor_of: Annotated[Bound | None, Field(description=_BOUND)] = None
     one_of: Annotated[list[Value], Field(description="the values there are")] = []
+    why: Annotated[str, Field(description="why no other value works, in words")] = ""
 
     def problem(self, name: str, values: Mapping[str, Any]) -> str:
         """Say what would be valid where ``name`` of ``values`` is not; "" where it is.
@@ -47,7 +51,7 @@ class Range(BaseModel):
         rules = list(self._rules(values[name], values))
         if all(holds for holds, _ in rules):
             return ""
-        return " and ".join(words for _, words in rules)
+        return " and ".join(words for _, words in rules) + f" ({self.why})" * bool(self.why)
 
     def _rules(self, value: Any, values: Mapping[str, Any]) -> Iterator[tuple[bool, str]]:
         """Whether ``value`` keeps each of the rules there are, and the rule in words."""
