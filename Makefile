@@ -22,7 +22,7 @@ AUDITOR := pip-audit==2.10.1
 ALONE   := folder=$$(mktemp -d) && trap 'rm -rf "$$folder"' EXIT && $(PYTHON) -m venv "$$folder" && \
            "$$folder/bin/pip" install --quiet --disable-pip-version-check
 
-.PHONY: all test wanting quick lab refresh check bench picture sizes peers constraints lock locked
+.PHONY: all test wanting quick tried lab refresh check bench picture sizes peers constraints lock locked
 .PHONY: audit clean help
 
 all: $(VENV)/.ready  ## Set up, build the site (results/site/index.html), regenerate every result in it
@@ -43,6 +43,9 @@ quick: $(VENV)/.ready  ## Style, types and the tests of what changed, in under a
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy -n $(JOBS) labkit
 	$(BIN)/python -m tests.quick
+
+tried: $(VENV)/.ready  ## Run every notebook at the other values of its parameters (KEYS='zero zeus': those)
+	$(BIN)/python -m tests.tried --jobs $(JOBS) $(KEYS)
 
 lab: $(VENV)/.ready  ## Open JupyterLab on the reading group's start page
 	$(BIN)/labkit lab

@@ -148,10 +148,11 @@ def kernel(notebook: NotebookNode) -> tuple[str, str]:
 
 
 def parameters(notebook: NotebookNode) -> dict[str, Parameter]:
-    """The typed scalars of the cell tagged ``parameters``, by name; empty where there is none.
+    """The values of the cell tagged ``parameters``, by name; empty where there is none.
 
     Raises SyntaxError where the cell is not Python, and ValueError where a default is no plain
-    literal (``60 * 60``, say, or a call).
+    literal (``60 * 60``, say, or a call): a run sets its values after the cell, so what the cell
+    computes of another parameter would keep that one's default.
     """
     declared: dict[str, Parameter] = {}
     for cell in tagged(notebook, "parameters"):
@@ -170,7 +171,14 @@ def _parameter(node: ast.stmt) -> Parameter | None:
             annotation = ""
         case _:
             return None
-    return Parameter(name=name, default=ast.literal_eval(value), annotation=annotation)
+    try:
+        default = ast.literal_eval(value)
+    except (ValueError, TypeError, MemoryError, RecursionError):
+        raise ValueError(
+            f"{name} is computed, `{ast.unparse(node):.80}`, before a run sets its values; valid: "
+            "a plain value, such as 8, 0.5, 'a100', True or None, or computing it in a cell below"
+        ) from None
+    return Parameter(name=name, default=default, annotation=annotation)
 
 
 # ---------------------------------------------------------------- read without nbformat

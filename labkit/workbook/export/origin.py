@@ -189,7 +189,8 @@ def _overrides(key: str, committed: Path, texts: Sequence[str]) -> dict[str, Any
     """The one set of values that ``texts`` (``name=value``) ask for."""
     declared = notebooks.parameters(notebooks.read(committed))
     sweep = parameters.Sweep(choices=parameters.choices(texts))
-    (overrides,) = parameters.combinations(key, declared, sweep)
+    require = parameters.requirement(root, key)
+    (overrides,) = parameters.combinations(key, declared, sweep, require)
     return overrides
 
 
