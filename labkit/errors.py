@@ -50,7 +50,7 @@ class BadFile(UsageError):
         if field:
             parts.append(f"field {field!r}")
         if value is not None:
-            parts.append(f"found {value!r}")
+            parts.append(f"found {shown(value)}")
         if valid:
             parts.append(f"valid: {valid}")
         super().__init__("; ".join(parts))
@@ -80,6 +80,27 @@ def refused(error: OSError) -> LabkitError | None:
     path = f"{error.filename}: " * bool(error.filename)
     remedy = _REMEDIES[error.errno]
     return LabkitError(f"{path}{error.strerror}; {remedy}, then repeat what you did")
+
+
+def shown(value: object) -> str:
+    """Show a value on one short line, whatever it is: even a data frame, or a number that Python
+    does not print.
+
+    >>> shown("x" * 5000)
+    "'xxxxxxxxxxxxxxxxxxxxxxxxxxx...xxxxxxxxxxxxxxxxxxxxxxxxxxxx'"
+    >>> shown(10**5000)
+    'a whole number of thousands of digits'
+    """
+    import reprlib
+
+    short = reprlib.Repr()
+    short.maxstring = 60
+    short.maxother = 60
+    short.maxlong = 60
+    try:
+        return " ".join(short.repr(value).split())
+    except ValueError:  # Python prints no integer of more than 4,300 digits
+        return "a whole number of thousands of digits"
 
 
 def did_you_mean(value: object, valid: Iterable[str], *, most: int = 3) -> str:
@@ -115,5 +136,5 @@ def not_among(what: str, value: object, valid: Iterable[str]) -> UsageError:
     hint = did_you_mean(value, names)
     listed = ", ".join(names) or "none"
     return UsageError(
-        f"no {what} {value!r}; " + (f"{hint} There" if hint else "there") + f" are: {listed}"
+        f"no {what} {shown(value)}; " + (f"{hint} There" if hint else "there") + f" are: {listed}"
     )

@@ -11,7 +11,7 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar, get_args, get_origin
 
-from labkit.errors import BadFile, UsageError
+from labkit.errors import BadFile, UsageError, refused, shown
 
 if TYPE_CHECKING:
     from pydantic import BaseModel
@@ -151,7 +151,8 @@ def read_text(path: Path) -> str:
     """Read the text of a file.
 
     Raises:
-        BadFile: it is missing, is a folder, or is not UTF-8.
+        BadFile: it is missing, is a folder, is not UTF-8, or its path can be none.
+        LabkitError: the disk refused to read it; names the remedy.
     """
     try:
         return path.read_text(encoding="utf-8")
@@ -161,6 +162,11 @@ def read_text(path: Path) -> str:
         raise BadFile(path, "is a folder, not a file") from None
     except UnicodeDecodeError as error:
         raise BadFile(path, f"not UTF-8 text ({error.reason} at byte {error.start})") from None
+    except OSError as error:
+        short = Path(shown(str(path)).strip("'"))
+        raise refused(error) or BadFile(short, f"cannot be read: {error.strerror}") from None
+    except ValueError as error:  # a zero byte, or half of a surrogate pair
+        raise BadFile(path, f"no path of a file: {error}") from None
 
 
 def load_yaml(path: Path) -> Any:

@@ -121,7 +121,7 @@ def test_what_cannot_run_is_refused() -> None:
     chain = Chain.even(2)
     whole = swap.all_kept(chain).operations
     for operations, why in (
-        (whole[1:], "operation 0, keep of block 1, lacks"),
+        (whole[1:], "operations[0], keep of block 1, lacks"),
         (((FORWARD, 0), *whole), "operation 1, keep of block 0, lacks"),
         (((CHECKPOINT, 0), *whole), "operation 1, keep of block 0, lacks"),
         (whole[:2] + whole[3:], "operation 2, backward of block 0, lacks"),
