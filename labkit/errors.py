@@ -45,7 +45,8 @@ class BadFile(UsageError):
         self.field = field
         self.value = value
         self.valid = valid
-        where = f"{path}:{line}" if line is not None else str(path)
+        name = str(path) if len(str(path)) < 1000 else shown(str(path))
+        where = f"{name}:{line}" if line is not None else name
         parts = [f"{where}: {problem}"]
         if field:
             parts.append(f"field {field!r}")
@@ -117,7 +118,8 @@ def did_you_mean(value: object, valid: Iterable[str], *, most: int = 3) -> str:
     """
     import difflib
 
-    near = difflib.get_close_matches(str(value), list(valid), n=most, cutoff=0.5)
+    text = value if isinstance(value, str) else shown(value)
+    near = difflib.get_close_matches(text, list(valid), n=most, cutoff=0.5)
     return f"did you mean {' or '.join(map(repr, near))}?" if near else ""
 
 

@@ -109,7 +109,9 @@ def _container(hint: Any, origin: Any, args: tuple[Any, ...]) -> Rule:
     if not isinstance(kind, type):
         raise TypeError(f"no rule for the annotation {hint!r}")
     if kind.__name__ == "ndarray":
-        return _ARRAY
+        if not args:  # of numbers or of truth values
+            return _either([_ARRAY, _FLAGS])
+        return _FLAGS if "bool" in str(args) else _ARRAY
     if issubclass(kind, Enum):
         return _member(kind)
     if kind is tuple and args and args[-1] is not Ellipsis:
@@ -167,7 +169,7 @@ def _as_number(value: Any) -> int | float:
     size = abs(value)
     if size and not LEAST <= size <= MOST and size != math.inf:
         raise Refused(f"numbers other than 0 have a size from {LEAST:g} to {MOST:g}")
-    return value
+    return float(value) if size > MOST_WHOLE else value  # NumPy has no integer so large
 
 
 def _as_finite(value: Any) -> int | float:
@@ -178,10 +180,25 @@ def _as_finite(value: Any) -> int | float:
     return number
 
 
+def _as_flags(value: Any) -> Any:
+    """Accept truth values of any shape, as they are given."""
+    import numpy as np
+
+    try:
+        is_right = np.asarray(value).dtype.kind == "b"
+    except (ValueError, TypeError, OverflowError):
+        raise Refused from None
+    if not is_right or np.ma.isMaskedArray(value):
+        raise Refused
+    return value
+
+
 def _as_array(value: Any) -> Any:
     """Accept numbers of any shape, as they are given; truth values and texts are none."""
     import numpy as np
 
+    if isinstance(value, range):
+        _check_range(value)
     try:
         kind = np.asarray(value).dtype.kind
     except (ValueError, TypeError, OverflowError):
@@ -193,6 +210,12 @@ def _as_array(value: Any) -> Any:
     return value
 
 
+def _check_range(value: range) -> None:
+    """Refuse a range that makes a list which would fill the memory."""
+    if value[MOST_ITEMS:]:
+        raise Refused(f"a list holds {MOST_ITEMS} items at most")
+
+
 def _holds_truth_values(items: Collection[Any]) -> bool:
     """Tell whether a list of numbers, or of lists of them, has truth values, which NumPy takes for
     0 and 1."""
@@ -200,6 +223,15 @@ def _holds_truth_values(items: Collection[Any]) -> bool:
         _holds_truth_values(item) if isinstance(item, list | tuple) else isinstance(item, bool)
         for item in items
     )
+
+
+def _as_text(value: Any) -> str:
+    """Accept a text that can be written; half of a surrogate pair cannot."""
+    if not isinstance(value, str):
+        raise Refused
+    if not value.isascii() and any("\ud800" <= letter <= "\udfff" for letter in value):
+        raise Refused("half of a surrogate pair is no letter")
+    return value
 
 
 def _numpy_kind(value: Any) -> str:
@@ -211,6 +243,7 @@ def _numpy_kind(value: Any) -> str:
 
 _ANYTHING = Rule("anything", lambda value: value)
 _ARRAY = Rule("a number or an array of numbers", _as_array)
+_FLAGS = Rule("an array of truth values", _as_flags)
 _NUMBER = Rule("a finite number", _as_finite)
 _PLAIN: dict[Any, Rule] = {
     Any: _ANYTHING,
@@ -219,7 +252,7 @@ _PLAIN: dict[Any, Rule] = {
     bool: Rule("true or false", _as_bool),
     int: Rule("a whole number", _as_whole),
     float: _NUMBER,
-    str: Rule("a text", _if(lambda value: isinstance(value, str))),
+    str: Rule("a text", _as_text),
 }
 
 
@@ -327,8 +360,7 @@ def _items(kind: type, item: Rule) -> Rule:
         if is_ordered and isinstance(value, Set):
             raise Refused
         if isinstance(value, range):
-            if value[MOST_ITEMS:]:
-                raise Refused(f"a list holds {MOST_ITEMS} items at most")
+            _check_range(value)
             if item in (_ANYTHING, _NUMBER, _PLAIN[int]):
                 return tuple(value) if kind is tuple else value
         items = [item.accept(part) for part in value]

@@ -16,6 +16,7 @@ import pytest
 from annotated_types import Ge, Lt, MinLen
 from hypothesis import given
 from hypothesis import strategies as st
+from numpy.typing import NDArray
 
 from labkit.errors import BadValue
 from labkit.kit import describe, rules
@@ -132,7 +133,9 @@ def test_arguments_are_checked_by_kind_of_parameter() -> None:
         (tuple[int, float], [(1, 2.5), [1, 2]], [(1,), (1, 2, 3), "ab", ("a", 1.0), b"ab"]),
         (tuple[int, float], [np.array([1, 2])], [{1, 2}, {1: 2, 3: 4}, np.array(1)]),
         (tuple[int, ...], [(1, 2), [1]], [{1, 2}, np.array(1), np.ma.masked]),
-        (np.ndarray, [np.ones(3), 2.0, [1, 2]], ["a", ["a"], object(), [True, 2.0], np.True_]),
+        (np.ndarray, [np.ones(3), 2.0, [1, 2], [True]], ["a", ["a"], object(), [True, 2.0]]),
+        (NDArray[np.float64], [np.ones(3), 2.0, [1, 2]], ["a", [True], [True, 2.0], np.True_]),
+        (NDArray[np.bool_], [np.array([True]), [True]], [[1], 1.0, ["True"], None]),
         (float, [1, 0, 1e150, -1e-150], [1e151, 1e-151, 10**400, 10**5000, np.ma.masked]),
         (int, [2**63 - 1], [2**63, -(2**63), 10**5000]),
         (Annotated[tuple[int, ...], MinLen(1)], [(1,)], [(), 3]),
