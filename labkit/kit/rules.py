@@ -167,7 +167,9 @@ def _as_number(value: Any) -> int | float:
     if isinstance(value, bool) or not isinstance(value, int | float) or value != value:
         raise Refused
     size = abs(value)
-    if size and not LEAST <= size <= MOST and size != math.inf:
+    if not size:
+        return size  # no library need be told of -0.0
+    if not LEAST <= size <= MOST and size != math.inf:
         raise Refused(f"numbers other than 0 have a size from {LEAST:g} to {MOST:g}")
     return float(value) if size > MOST_WHOLE else value  # NumPy has no integer so large
 

@@ -53,9 +53,10 @@ def examples() -> Mapping[str, Mapping[str, Any]]:
     both = {"trace": TRACE, "cluster": GPUS}
     table = cluster.sweep([TRACE], [GPUS], [fifo])
     allocator = cluster.Allocator(name="none")
-    described = (TRACE, GPUS, GPUS.pools[0], TABLE, LAS, RATES, cluster.las2d(), allocator)
+    described = (TRACE, GPUS, GPUS.pools[0], TABLE, RATES, cluster.las2d(), allocator)
     return {
         **{type(each).__name__: fields_of(each) for each in described},
+        "SharePolicy": fields_of(LAS),
         "OwnLoop": {"name": "own", "round_s": 60.0, "restart_s": 1.0},
         "MarginalGains": {"name": "gains", "step_s": np.ones((2, 4)), "steps_left": len},
         "FairShares": {"name": "fair", "most": np.array([1, 2]), "bundle": 1},
@@ -120,10 +121,14 @@ def examples() -> Mapping[str, Mapping[str, Any]]:
 
 
 def objects() -> Mapping[str, Any]:
-    made = (TRACE, GPUS, GPUS.pools[0], TABLE, LAS, RATES, cluster.las2d())
+    made = (TRACE, GPUS, GPUS.pools[0], TABLE, RATES, cluster.las2d())
     run = cluster.simulate(TRACE, GPUS, cluster.fifo())
     return {type(each).__name__: each for each in made} | {
+        "Active": cluster.Active(*[np.zeros(0)] * 7, {}),
         "Run": run,
+        "SharePolicy": LAS,
+        "Shares": cluster.Shares(np.zeros((0, 1))),
+        "State": None,
         "Bound": cluster.bound(TRACE, GPUS),
     }
 
@@ -143,7 +148,20 @@ ROOM = kinds.Room(
             ("OwnLoop", "run"),
         )
     },
-    strange={r"deadline_s\.inf": "a job without a deadline"},
+    also={
+        "las.thresholds_s": "thresholds must rise",
+        "las2d.thresholds_gpu_s": "thresholds must rise",
+        "named.text": "policy ",
+        "divide.sizes": "values must be",
+        "Throughputs.of.kinds": "no kind",
+        "Throughputs.kinds": "alone must be .* of shape",
+        "Throughputs.gpu_types": "alone must be .* of shape",
+    },
+    strange={
+        r"deadline_s\.inf": "a job without a deadline",
+        r"\b(step_s|most)\.*(nan|inf)": "beyond the most GPUs that a job may have",
+        r"utilisation_fraction\.nan": "a run that writes down no stretches",
+    },
 )
 
 
@@ -195,7 +213,7 @@ def test_two_names_of_one_column_are_refused(tmp_path: Path) -> None:
 
 def test_a_file_of_speeds_must_be_one() -> None:
     path = kinds.file("speeds.json", json.dumps(SPEEDS))
-    with pytest.raises(BadFile, match=r"speeds\.json: lacks"):
+    with pytest.raises(BadFile, match=r"speeds\.json: has no speed"):
         cluster.load_throughputs(path)
 
 

@@ -47,9 +47,9 @@ class Program:
     def __post_init__(self) -> None:
         counts = {len(self.blocks), len(self.total_s), len(self.wave_s)}
         if counts == {0} or len(counts) > 1 or not all(self.wave_s):
-            what = "blocks, total_s and waves of each kernel, one or more"
             raise BadValue(
-                f"Program {self.name!r}: blocks, total_s and wave_s need one entry a kernel; {what}"
+                f"Program {self.name!r} needs blocks, total_s and wave_s of each kernel, one "
+                f"kernel or more; got {sorted(counts)}"
             )
         rising = tuple(tuple(np.maximum.accumulate(waves).tolist()) for waves in self.wave_s)
         object.__setattr__(self, "wave_s", rising)
