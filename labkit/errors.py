@@ -45,12 +45,13 @@ class BadFile(UsageError):
         self.field = field
         self.value = value
         self.valid = valid
-        where = f"{path}:{line}" if line is not None else str(path)
+        name = str(path) if len(str(path)) < 1000 else shown(str(path))
+        where = f"{name}:{line}" if line is not None else name
         parts = [f"{where}: {problem}"]
         if field:
             parts.append(f"field {field!r}")
         if value is not None:
-            parts.append(f"found {value!r}")
+            parts.append(f"found {shown(value)}")
         if valid:
             parts.append(f"valid: {valid}")
         super().__init__("; ".join(parts))
@@ -110,9 +111,30 @@ def nearest(
         last = name.rpartition(".")[2]
         for part in (name, last if last[:1].isalpha() else name):
             spelled.setdefault(part.casefold(), {})[name] = None
-    text = str(value).casefold()
+    text = (value if isinstance(value, str) else shown(value)).casefold()
     found = difflib.get_close_matches(text, spelled, n=len(spelled) or 1, cutoff=likeness)
     return list(dict.fromkeys(name for each in found for name in spelled[each]))[:most]
+
+
+def shown(value: object) -> str:
+    """Show a value on one short line, whatever it is: even a data frame, or a number that Python
+    does not print.
+
+    >>> shown("x" * 5000)
+    "'xxxxxxxxxxxxxxxxxxxxxxxxxxx...xxxxxxxxxxxxxxxxxxxxxxxxxxxx'"
+    >>> shown(10**5000)
+    'a whole number of thousands of digits'
+    """
+    import reprlib
+
+    short = reprlib.Repr()
+    short.maxstring = 60
+    short.maxother = 60
+    short.maxlong = 60
+    try:
+        return " ".join(short.repr(value).split())
+    except ValueError:  # Python prints no integer of more than 4,300 digits
+        return "a whole number of thousands of digits"
 
 
 def did_you_mean(value: object, valid: Iterable[str], *, most: int = 3) -> str:
@@ -156,4 +178,4 @@ def not_among(what: str, value: object, valid: Iterable[str], *, more: str = "")
         near = ", ".join(nearest(value, names, likeness=0))
         listed = f"there are {len(names)}, the nearest are {near}"
     ending = f"; {more}" if more else ""
-    return UsageError(f"no {what} {value!r}; {hint + ' ' if hint else ''}{listed}{ending}")
+    return UsageError(f"no {what} {shown(value)}; {hint + ' ' if hint else ''}{listed}{ending}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import tempfile
@@ -11,7 +12,7 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar, get_args, get_origin
 
-from labkit.errors import BadFile, UsageError
+from labkit.errors import BadFile, UsageError, refused, shown
 
 if TYPE_CHECKING:
     from pydantic import BaseModel
@@ -160,7 +161,8 @@ def read_text(path: Path) -> str:
     """Read the text of a file.
 
     Raises:
-        BadFile: it is missing, is a folder, or is not UTF-8.
+        BadFile: it is missing, is a folder, is not UTF-8, or its path can be none.
+        LabkitError: the disk refused to read it; names the remedy.
     """
     try:
         return path.read_text(encoding="utf-8")
@@ -170,6 +172,47 @@ def read_text(path: Path) -> str:
         raise BadFile(path, "is a folder, not a file") from None
     except UnicodeDecodeError as error:
         raise BadFile(path, f"not UTF-8 text ({error.reason} at byte {error.start})") from None
+    except OSError as error:
+        raise refused(error) or BadFile(path, f"cannot be read: {error.strerror}") from None
+    except ValueError as error:  # a zero byte, or half of a surrogate pair
+        raise BadFile(path, f"no path of a file: {error}") from None
+
+
+def load_json(path: Path) -> Any:
+    """Parse a JSON file.
+
+    Raises:
+        BadFile: it is missing, or is not JSON.
+    """
+    text = read_text(path)
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise BadFile(path, f"must be JSON: {error}") from None
+
+
+@contextmanager
+def holding(path: Path, valid: str) -> Iterator[None]:
+    """Say that a file does not hold what it must, where a block cannot make a record of it.
+
+    Args:
+        path: the file whose contents the block makes a record of, and nothing else.
+        valid: what it should hold.
+
+    >>> with holding(Path("a.json"), "a list of speeds"):
+    ...     float({}["speed"])
+    Traceback (most recent call last):
+    labkit.errors.BadFile: a.json: lacks 'speed'; valid: a list of speeds
+    """
+    try:
+        yield
+    except BadFile:
+        raise
+    except KeyError as error:
+        raise BadFile(path, f"lacks {shown(error.args[0])}", valid=valid) from error
+    except (ArithmeticError, AttributeError, IndexError, TypeError, ValueError) as error:
+        problem = shown(str(error))[1:-1] if len(str(error)) > 300 else str(error)
+        raise BadFile(path, problem, valid=valid) from error
 
 
 def load_yaml(path: Path) -> Any:
