@@ -132,7 +132,7 @@ def find(root: Path, key: str, with_parameters: Sequence[str] = ()) -> Origin:
         UsageError: there is no such notebook, or no result with exactly these parameters.
     """
     committed = notebooks.path_of(root, key)
-    overrides = _overrides(key, committed, with_parameters) if with_parameters else {}
+    overrides = _overrides(root, key, committed, with_parameters) if with_parameters else {}
     record = results.read(results.folder_of(root, key, results.slug_of(overrides)))
     if with_parameters and record is None:
         raise _not_run(root, key, with_parameters)
@@ -185,7 +185,7 @@ def _changes(
     return since, bool(since) and is_stored and are_nearer
 
 
-def _overrides(key: str, committed: Path, texts: Sequence[str]) -> dict[str, Any]:
+def _overrides(root: Path, key: str, committed: Path, texts: Sequence[str]) -> dict[str, Any]:
     """The one set of values that ``texts`` (``name=value``) ask for."""
     declared = notebooks.parameters(notebooks.read(committed))
     sweep = parameters.Sweep(choices=parameters.choices(texts))
