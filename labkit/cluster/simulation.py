@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -21,6 +20,7 @@ from labkit.cluster.policies.orders import Policy
 from labkit.cluster.policies.shares import SharePolicy
 from labkit.cluster.results import Placement, Run
 from labkit.errors import BadValue, did_you_mean
+from labkit.kit.compiled import threads
 from labkit.kit.describe import Share, checked
 
 if TYPE_CHECKING:
@@ -30,6 +30,8 @@ AnyPolicy = Policy | SharePolicy | Allocator | OwnLoop
 """What :func:`simulate` takes: an order of jobs, shares of time, numbers of GPUs, or a loop."""
 THREADS = 2
 """Runs at a time of a sweep; compiled loops do not hold Python's lock."""
+MOST_ROUNDS = 10**9
+"""Rounds of one job that a run may need: minutes for a compiled loop, hours for one in Python."""
 
 
 @checked
@@ -61,9 +63,10 @@ def simulate(
             it has hundreds a job; its utilisation is NaN then.
 
     Raises:
-        BadValue: a job needs a GPU type that the cluster lacks or more GPUs than it has; the
-            policy's key is not one finite number a job; a job of a run of shares fits in no pool;
-            the window holds no job; or a policy that places jobs itself is given a placement.
+        BadValue: a job needs a GPU type that the cluster lacks or more GPUs than it has; rounds are
+            so short that a job needs more than :data:`MOST_ROUNDS` of them; the policy's key is not
+            one finite number a job; a job of a run of shares fits in no pool; the window holds no
+            job; or a policy that places jobs itself is given a placement.
 
     >>> trace = Trace(arrival_s=[0, 0], duration_s=[10, 5], gpus=[1, 1])
     >>> simulate(trace, Cluster.nodes(1, gpus=1), Policy(name="fifo")).end_s.tolist()
@@ -80,6 +83,7 @@ def simulate(
             f"simulate: {policy.name!r} places jobs itself; valid: placement 'any', or a policy "
             "that orders jobs"
         )
+    _check_rounds(trace, policy)
     if isinstance(policy, SharePolicy):
         return shares.run(trace, cluster, policy, (first, last), keeps_segments)
     if isinstance(policy, Allocator):
@@ -104,6 +108,18 @@ def _check_gpus(trace: Trace, cluster: Cluster) -> None:
         raise BadValue(
             f"{trace.name}, job {trace.id_of(job)}: gpus {gpus[job]} is more than the cluster "
             f"has; valid: 1 to {cluster.num_gpus}"
+        )
+
+
+def _check_rounds(trace: Trace, policy: SharePolicy | Allocator | OwnLoop) -> None:
+    """Refuse rounds so short that a run would take days, or that its clock would stand still."""
+    duration_s = trace.column("duration_s")
+    longest_s = float(duration_s.max())
+    if longest_s > MOST_ROUNDS * policy.round_s:
+        raise BadValue(
+            f"round_s of policy {policy.name!r} is {policy.round_s:g}: {trace.name}, job "
+            f"{trace.id_of(int(duration_s.argmax()))} of {longest_s:g} s would need more than "
+            f"{MOST_ROUNDS:,} rounds; valid: {longest_s / MOST_ROUNDS:.3g} s or longer"
         )
 
 
@@ -185,7 +201,7 @@ def sweep(
     def rows(case: _Case) -> list[dict[str, Any]]:
         return _rows(case, placement, warmup, windows)
 
-    with ThreadPoolExecutor(THREADS) as pool:
+    with threads(THREADS) as pool:
         return pd.DataFrame([row for each in pool.map(rows, cases) for row in each])
 
 
