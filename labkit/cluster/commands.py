@@ -35,7 +35,8 @@ class TraceOptions:
     trace: Annotated[
         str,
         argument(
-            "A CSV file, an export of `sacct -P`, itp-elasticflow/06, …; default: synthetic jobs.",
+            "A CSV file, an export of `sacct -P`, a log in the Standard Workload Format (.swf), "
+            "Alibaba's pods of 2023, itp-elasticflow/06, …; default: synthetic jobs.",
             metavar="[TRACE]",
             complete=lambda: [f"{n}/{p}" for n in PARTS for p in PARTS[n]],
         ),
@@ -43,6 +44,9 @@ class TraceOptions:
     columns: Annotated[
         str, option("The CSV file's own headings.", metavar="arrival_s=HEADING,…")
     ] = ""
+    processors_per_gpu: Annotated[
+        int, option("Processors of a .swf log that stand for a GPU.", min=1)
+    ] = 1
     first: Annotated[int, option("Only the first jobs; 0: all.", min=0)] = 0
     jobs: Annotated[int, option("Number of synthetic jobs.", min=1)] = 1000
     load: Annotated[float, option("Load that synthetic jobs offer the first cluster.")] = 0.9
@@ -50,7 +54,11 @@ class TraceOptions:
 
     def read(self, num_gpus: int) -> Trace:
         if self.trace:
-            trace = from_path_or_name(self.trace, columns=pairs("--columns", self.columns))
+            trace = from_path_or_name(
+                self.trace,
+                columns=pairs("--columns", self.columns),
+                processors_per_gpu=self.processors_per_gpu,
+            )
         else:
             trace = cluster.generate(self.jobs, num_gpus=num_gpus, load=self.load, rng=self.seed)
         return trace.head(self.first) if self.first else trace

@@ -25,12 +25,31 @@ if TYPE_CHECKING:
 COLUMNS = {
     "arrival_s": seconds("arrival_s", "submit_time", "submission_time", dates=True),
     "duration_s": seconds("duration_s", "duration", above_0=True),
-    "gpus": counts("gpus", "num_gpu", "num_gpus", least=1),
+    "gpus": counts("gpus", "num_gpu", "num_gpus", "gpu_num", least=1),
     "deadline_s": Column(
         spellings=("deadline_s", "deadline"),
         allows=lambda due, arrival: due >= arrival,
         valid="a number of seconds from 0 after the job's arrival, or nothing (inf) for none",
         default=inf,
+    ),
+    "estimate_s": Column(
+        spellings=("estimate_s",),
+        allows=lambda estimate, _: estimate > 0,
+        valid="a number of seconds above 0, or nothing (inf) for none",
+        default=inf,
+    ),
+    "recorded_start_s": Column(
+        spellings=("recorded_start_s", "start_s", "start_time"),
+        allows=lambda start, arrival: start >= arrival,
+        valid="a number of seconds from 0 not before the job's arrival, or nothing (inf)",
+        default=inf,
+        dates=True,
+    ),
+    "priority": Column(
+        spellings=("priority",),
+        allows=lambda priority, _: np.isfinite(priority),
+        valid="a finite number; the greatest comes first",
+        default=0.0,
     ),
     "ids": Column(spellings=("job_id", "id", "jobid"), valid="every id once", unique=True),
     "gpu": Column(spellings=("gpu", "gpu_type")),
@@ -40,6 +59,8 @@ COLUMNS = {
 
 NEEDED = ("arrival_s", "duration_s", "gpus")
 """The columns that every trace has."""
+RECORDED = ("estimate_s", "recorded_start_s", "priority")
+"""Columns of numbers that tables show only where a job has one."""
 
 
 @description(eq=False)
@@ -52,6 +73,10 @@ class Trace(Arrivals):
         gpus: how many GPUs it holds while it runs.
         deadline_s: by when it should be done (the same clock as ``arrival_s``); ``inf`` for no
             deadline; default: no job has one.
+        estimate_s: how long its user said that it runs; ``inf`` where nothing was said.
+        recorded_start_s: when it started where it was recorded, to put simulated waits beside the
+            recorded ones; it decides nothing. ``inf``: it is not known.
+        priority: the greatest comes first under policies that look at it.
         ids: names; default: the numbers from 0.
         gpu: the GPU type each job needs, "" for any; default: any.
         tenant, kind: whose it is, and what it runs; default: nothing is known.
@@ -66,6 +91,9 @@ class Trace(Arrivals):
     duration_s: ArrayLike
     gpus: ArrayLike
     deadline_s: ArrayLike = ()
+    estimate_s: ArrayLike = ()
+    recorded_start_s: ArrayLike = ()
+    priority: ArrayLike = ()
     ids: tuple[str, ...] = ()
     gpu: tuple[str, ...] = ()
     tenant: tuple[str, ...] = ()
@@ -148,9 +176,19 @@ class Trace(Arrivals):
         start_s = np.zeros(len(rows))
         return self.changed(**columns | {"arrival_s": start_s, "deadline_s": time_s[rows]})
 
+    @checked
+    def has(self, column: str) -> bool:
+        """Whether a job has a value of its own in a column of numbers, such as ``estimate_s``.
+
+        Raises:
+            UsageError: there is no such column.
+        """
+        return bool((self.column(column) != self.COLUMNS[column].default).any())
+
     def frame(self) -> pd.DataFrame:
-        """One row a job, in order of arrival."""
-        table = super().frame().drop(columns="ids", errors="ignore")
+        """One row a job, in order of arrival; columns of :data:`RECORDED` where a job has one."""
+        unknown = [name for name in RECORDED if not self.has(name)]
+        table = super().frame().drop(columns=["ids", *unknown], errors="ignore")
         table.insert(0, "job_id", list(self._names))
         return table
 
