@@ -254,7 +254,7 @@ def from_table(
         columns: the table's own spellings, by our names.
         name: what the record is called.
     """
-    spelt = _spellings(kind, table, path, columns)
+    spelt = spellings(kind, table, path, columns)
     if table.empty:
         valid = f"one row a {kind.ROW} below the headings"
         raise BadFile(path, f"holds no {kind.ROW}s", valid=valid)
@@ -274,10 +274,21 @@ def from_table(
     return kind(**arrays, **strings, name=name)  # type: ignore[call-arg]
 
 
-def _spellings(
+def spellings(
     kind: type[Arrivals], table: pd.DataFrame, path: Path, columns: Mapping[str, str]
 ) -> dict[str, str]:
-    """Find the file's heading of each of our columns that it has."""
+    """Find the file's heading of each of our columns that it has.
+
+    Args:
+        kind: the class of the record.
+        table: the texts.
+        path: where errors say that they stand.
+        columns: the table's own spellings, by our names.
+
+    Raises:
+        BadFile: a column is missing, or would get its default beside one that resembles it.
+        BadValue: ``columns`` names a column that there is not, or one twice.
+    """
     if unknown := set(columns) - set(kind.COLUMNS):
         valid = ", ".join(kind.COLUMNS)
         raise BadValue(f"from_csv: columns names {sorted(unknown)[0]!r}; valid: {valid}")

@@ -282,10 +282,10 @@ def from_slurm(path: str | Path) -> Trace:
     """The GPU jobs of an export, such as that of ``sacct -a -P`` with the columns below.
 
     Needed columns: ``JobID``, ``Submit``, ``AllocTRES``, and ``ElapsedRaw`` or ``Elapsed``; used
-    where they are there: ``State``, ``User``, ``Start`` (when it was recorded to start). A job's duration is the time it ran, also where it
-    failed or was cancelled; times count from the first submission. Steps of a job, jobs without a
-    GPU, jobs that never ran and, by ``State``, those that run still are left out; the trace's name
-    says how many.
+    where they are there: ``State``, ``User``, ``Start`` (when it was recorded to start). A job's
+    duration is the time it ran, also where it failed or was cancelled; times count from the first
+    submission. Steps of a job, jobs without a GPU, jobs that never ran and, by ``State``, those
+    that run still are left out; the trace's name says how many.
 
     Raises:
         BadFile: it is no such export, no job of it held a GPU, or a value cannot be.
@@ -375,18 +375,25 @@ def from_path_or_name(
 
     Args:
         text: which.
-        columns: a CSV file's own headings, by ours; a file with them is read as CSV.
+        columns: a CSV file's own headings, by ours. Of a CSV file, jobs without a GPU and jobs
+            without a duration are left out, as :func:`from_csv` says.
         processors_per_gpu: as of :func:`from_swf`.
     """
     name, slash, part = text.partition("/")
     if name in PARTS:
         return load(name, part=part or None)
     if Path(text).suffix or slash:
+        other = is_swf(text) or is_slurm(Path(text))
+        if other and columns:
+            raise UsageError(
+                f"columns are those of a CSV file; {text} is in a format whose columns are known; "
+                "valid: no columns"
+            )
         if is_swf(text):
             return from_swf(text, processors_per_gpu=processors_per_gpu)
         if is_slurm(Path(text)):
             return from_slurm(text)
         if is_pods(text) and not columns:
             return from_pods(text)
-        return from_csv(text, columns=columns)
+        return from_csv(text, columns=columns, leaves_out=True)
     raise UsageError(f"{not_among('trace', text, PARTS)}; or give a CSV file")

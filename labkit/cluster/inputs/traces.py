@@ -15,8 +15,17 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from labkit.errors import BadValue, shown
-from labkit.kit.arrivals import Arrivals, Column, counts, read_csv, seconds
+from labkit.errors import BadFile, BadValue, shown
+from labkit.kit import tables
+from labkit.kit.arrivals import (
+    Arrivals,
+    Column,
+    counts,
+    from_table,
+    read_csv,
+    seconds,
+    spellings,
+)
 from labkit.kit.describe import Count, Positive, Whole, checked, description
 
 if TYPE_CHECKING:
@@ -195,19 +204,45 @@ class Trace(Arrivals):
 
 @checked
 def from_csv(
-    path: str | Path, *, columns: dict[str, str] | None = None, name: str | None = None
+    path: str | Path,
+    *,
+    columns: dict[str, str] | None = None,
+    name: str | None = None,
+    leaves_out: bool = False,
 ) -> Trace:
     """A trace from a CSV file with a row of headings and one row a job.
 
     Args:
         path: the file. Needed columns: ``arrival_s``, ``duration_s``, ``gpus``; used where they
-            are there: ``job_id``, ``deadline_s``, ``gpu``, ``tenant``, ``kind``. The spellings of
-            published traces (``submit_time``, ``num_gpu``, …) are known.
+            are there: ``job_id``, ``deadline_s``, ``gpu``, ``tenant``, ``kind``, ``estimate_s``,
+            ``recorded_start_s``, ``priority``. The spellings of published traces
+            (``submit_time``, ``num_gpu``, ``start_time``, …) are known.
         columns: the file's own spellings, such as ``{"arrival_s": "Submit"}``.
         name: of the trace; default: the file's.
+        leaves_out: whether rows without a GPU (0 or nothing) and rows without a duration (nothing:
+            such a job never ran, or runs still) are left out; the trace's name says how many.
+            Otherwise such a row is refused.
 
     Raises:
         BadFile: a column is missing or a value cannot be; names the row, the column, the value.
         BadValue: ``columns`` names a column that traces do not have.
     """
-    return read_csv(Trace, path, columns or {}, name)
+    if not leaves_out:
+        return read_csv(Trace, path, columns or {}, name)
+    path = Path(path)
+    table = tables.texts(path)
+    jobs, left_out = _jobs_that_ran(table, spellings(Trace, table, path, columns or {}))
+    if len(jobs) == 0 < len(table):
+        raise BadFile(path, f"no row is a GPU job that ran ({left_out})")
+    title = name or path.stem
+    if len(jobs) < len(table):
+        title = f"{title} (left out: {left_out})"
+    return from_table(Trace, jobs, path, columns or {}, title)
+
+
+def _jobs_that_ran(table: pd.DataFrame, spelt: Mapping[str, str]) -> tuple[pd.DataFrame, str]:
+    """The rows with GPUs and a duration, and what the others are."""
+    without = table[spelt["gpus"]].isin(["", "0"])
+    idle = ~without & (table[spelt["duration_s"]] == "")
+    left_out = f"{without.sum():,} jobs without a GPU, {idle.sum():,} without a duration"
+    return table[~(without | idle)], left_out
