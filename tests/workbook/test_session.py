@@ -95,6 +95,7 @@ def test_working_together_needs_the_extension(root: Path, monkeypatch: pytest.Mo
     monkeypatch.setattr(server.util, "find_spec", lambda name: object())
     together = server.lab_arguments(root, collaborative=True)
     assert "--YDocExtension.disable_rtc=False" in together
+    assert "--LabApp.extension_manager=readonly" in together  # nobody installs for the others
     assert "--YDocExtension.disable_rtc=True" in server.lab_arguments(root)
 
 
