@@ -79,9 +79,9 @@ def present(
     root = project_root()
     place = server.address(port=port)
     page = f"/labkit/deck/{key}"
-    notebooks.path_of(root, key)  # raises where there is none
+    notebook = notebooks.path_of(root, key)  # raises where there is none
     _print(f"The deck of {key}: {place.url(page)} (Ctrl-C stops it)")
-    server.serve(root, page, place, _flags(browser, allow_root))
+    server.serve(root, page, place, _flags(browser, allow_root), notebook=notebook)
     _print(f"Has the group heard it? labkit queue done {key} --presented")
 
 
@@ -168,7 +168,8 @@ def panel(
         write_atomically(root / path, panels.notebook(name, profile, model))
         page = f"/voila/render/{path.as_posix()}"
         _print(f"{place.url(page)}  (Ctrl-C ends it)")
-        server.serve(root, page, place, _flags(browser, allow_root=True))
+        flags = _flags(browser, allow_root=True)
+        server.serve(root, page, place, flags, notebook=root / path)
 
 
 @contextmanager

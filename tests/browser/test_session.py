@@ -137,7 +137,6 @@ def _status(address: str) -> int:
         ("lab", "/voila/render/notebooks/energy/alpha.ipynb"),
         ("deck", "/labkit/deck/alpha"),
         ("deck", "/voila/render/notebooks/energy/alpha.ipynb"),
-        ("deck", "/voila"),
     ],
 )
 def test_nobody_enters_without_the_token(address: Any, server: str, path: str) -> None:
@@ -147,8 +146,8 @@ def test_nobody_enters_without_the_token(address: Any, server: str, path: str) -
 
 @pytest.mark.parametrize("path", ["/api/contents", "/api/kernels", "/api/sessions"])
 def test_the_interface_of_the_server_asks_for_the_token_too(address: Any, path: str) -> None:
-    assert _status(address("deck", path)) == 403
-    assert _status(f"{address('deck', path)}?token={TOKEN.replace(' ', '%20')}") == 200
+    assert _status(address("lab", path)) == 403
+    assert _status(f"{address('lab', path)}?token={TOKEN.replace(' ', '%20')}") == 200
 
 
 def test_a_deck_alone_comes_without_lab_and_names_what_is_missing(address: Any) -> None:
@@ -253,7 +252,7 @@ def test_a_deck_is_live_where_its_explorable_is(address: Any, page: Any) -> None
 def test_where_the_kernel_fails_the_stored_figure_stays_and_the_deck_says_why(
     address: Any, page: Any
 ) -> None:
-    status = present(page, address("deck", "/labkit/deck/beta"))
+    status = present(page, address("lab", "/labkit/deck/beta"))
     status.get_by_text("the kernel failed: ZeroDivisionError").wait_for(timeout=90_000)
     assert page.locator('[data-tag="explorable"] .plot').is_visible()
     assert not page.locator("iframe[title='The live figure']").is_visible()

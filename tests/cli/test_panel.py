@@ -25,7 +25,7 @@ def test_two_panels_at_once_have_an_address_a_token_and_a_notebook_each(
 ) -> None:
     """The token is told on the screen; ``test_session`` looks for it in the files."""
     runs: list[tuple[Path, str, server.Address]] = []
-    monkeypatch.setattr(server, "serve", lambda *given: runs.append(given[:3]))
+    monkeypatch.setattr(server, "serve", lambda *given, **_: runs.append(given[:3]))
     monkeypatch.delenv("JUPYTER_TOKEN", raising=False)
     assert main(["panel", "pipeline", "--no-browser"]) == 0
     (root, page, first) = runs[0]
@@ -46,7 +46,7 @@ def test_outside_a_workbook_a_panel_has_a_folder_of_its_own(
 ) -> None:
     folders: list[Path] = []
 
-    def serve(root: Path, page: str, *_: Any) -> None:
+    def serve(root: Path, page: str, *_: Any, **__: Any) -> None:
         assert (root / page.removeprefix("/voila/render/")).is_file()
         folders.append(root)
 

@@ -101,6 +101,37 @@ def test_cleaning_keeps_what_is_listed(html: str, kept: str) -> None:
     assert clean.clean(kept) == kept  # a second time changes nothing
 
 
+PICTURE = "data:image/png;base64,eA=="
+AWAY = "https://example.org/x"
+
+
+@pytest.mark.parametrize(
+    ("figure", "kept"),
+    [
+        ({"data": [{"type": "choropleth", "geojson": AWAY}]}, {"data": []}),
+        ({"data": [{"type": "scattergeo", "lat": [1]}, {"y": [1]}]}, {"data": [{"y": [1]}]}),
+        ({"data": [{"type": "densitymapbox"}, {"type": "scattermap"}]}, {"data": []}),
+        ({"data": [{"type": "scatter", "y": [1]}]}, {"data": [{"type": "scatter", "y": [1]}]}),
+        ({"data": [{"geojson": AWAY, "y": [1]}]}, {"data": [{"y": [1]}]}),
+        ({"layout": {"geo": {"scope": "world"}, "geo2": {}}}, {"layout": {}}),
+        ({"layout": {"map": {"style": AWAY}, "mapbox3": {"style": "basic"}}}, {"layout": {}}),
+        ({"layout": {"map": {"style": {"sources": {"x": {"tiles": [AWAY]}}}}}}, {"layout": {}}),
+        ({"frames": [{"data": [{"type": "scattergeo"}]}]}, {"frames": [{"data": []}]}),
+        ({"args": [{"images[0].source": AWAY}]}, {"args": [{}]}),
+        ({"args": [{"source": [PICTURE, AWAY]}]}, {"args": [{}]}),
+        ({"args": [{"type": ["scattergeo"]}]}, {"args": []}),
+        ({"args": [{"mapbox.style": "basic", "y": [[1]]}]}, {"args": [{"y": [[1]]}]}),
+        ({"images": [{"source": PICTURE}]}, {"images": [{"source": PICTURE}]}),
+        ({"images": [{"source": AWAY, "x": 1}]}, {"images": [{"x": 1}]}),
+        ({"link": {"source": [0, 1]}}, {"link": {"source": [0, 1]}}),
+    ],
+)
+def test_a_figure_asks_no_other_machine(figure: Any, kept: Any) -> None:
+    """The page's policy would stop it too; this is the wall before it."""
+    assert clean.figure(figure) == kept
+    assert clean.figure(kept) == kept
+
+
 def test_what_goes_is_told_and_what_is_malformed_stops_nothing(tmp_path: Path) -> None:
     markup = Markup(tmp_path, lambda _: None)
     outputs = [new_output("display_data", data=data) for data in hostile.OUTPUTS]
@@ -336,6 +367,73 @@ def test_malformed_metadata_are_an_error_of_the_notebook(
         ] = value
 
     altered(alter)
+
+
+@pytest.mark.parametrize(
+    "address",
+    [
+        "../secret.png",
+        "%2e%2e/secret.png",
+        "..%2fsecret.png",
+        "..%252fsecret.png",
+        "sub/../../secret.png",
+        "..\\secret.png",
+        "{outside}/secret.png",
+        "file://{outside}/secret.png",
+        "//localhost{outside}/secret.png",
+        "link.png",
+        "linked/secret.png",
+        "link.png%00.png",
+        "notes.txt",
+    ],
+)
+def test_no_file_from_outside_a_notebooks_folder_is_embedded(tmp_path: Path, address: str) -> None:
+    inside = tmp_path / "notebooks"
+    (inside / "sub").mkdir(parents=True)
+    (tmp_path / "secret.png").write_bytes(b"secret of the machine")
+    (inside / "notes.txt").write_bytes(b"secret of the machine")
+    (inside / "own.png").write_bytes(b"own")
+    (inside / "link.png").symlink_to(tmp_path / "secret.png")
+    (inside / "linked").symlink_to(tmp_path, target_is_directory=True)
+    markup = Markup(inside, lambda _: None)
+    image = address.format(outside=tmp_path)
+    html = markup.text(f'![own](own.png) ![other]({image}) <img src="{image}">')
+    assert html.count("data:") == 1  # our own picture alone
+    assert "b3du" in html
+
+
+@pytest.mark.parametrize("name", ["../../x.png", "/x.png", "%2e%2e/x.png", "..\\x.png"])
+def test_names_of_outputs_and_attachments_write_no_file(altered: Any, name: str) -> None:
+    """nbconvert's exporters write files by such names; ours write one page."""
+    picture = {"image/png": "eA=="}
+
+    def alter(notebook: Any) -> None:
+        for cell in notebook["cells"]:
+            cell["metadata"] |= {"filename": name, "name": name}
+            if cell["cell_type"] == "markdown":
+                cell["attachments"] = {name: picture}
+                cell["source"] += f"\n\n![a](attachment:{name})"
+                continue
+            metadata = {"filename": name, "filenames": {"image/png": name}}
+            cell["outputs"] = [
+                {"output_type": "display_data", "data": picture, "metadata": metadata}
+            ]
+
+    here = Path.cwd().parent
+    before = {path for path in here.rglob("*") if path.is_file()}
+    altered(alter)
+    written = {path for path in here.rglob("*") if path.is_file()} - before
+    assert not [path for path in written if path.name.endswith("x.png")]
+    assert not Path("/x.png").exists()
+
+
+def test_headings_with_quotes_or_of_one_name_stay_inside_their_ids(tmp_path: Path) -> None:
+    texts = ['"><img src=x onerror=f()>', "a' onclick='f()", "Same", "Same", "&quot; x=&quot;"]
+    html = Markup(tmp_path, lambda _: None).text("\n\n".join(f"# {text}" for text in texts))
+    headings = offline.parse(html).find_all("h1")
+    assert len(headings) == len(texts)
+    assert all(set(heading.attrs) == {"id"} for heading in headings)
+    assert "onerror" not in html.replace(headings[0]["id"], "")
 
 
 def test_a_pipe_is_no_notebook(tmp_path: Path) -> None:

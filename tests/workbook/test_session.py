@@ -84,7 +84,7 @@ def test_wrong_use_starts_nothing(
     arguments: list[str],
     says: str,
 ) -> None:
-    monkeypatch.setattr(server, "serve", lambda *_: pytest.fail("a server was started"))
+    monkeypatch.setattr(server, "serve", lambda *_, **__: pytest.fail("a server was started"))
     assert main(arguments) == 2
     assert says in capsys.readouterr().err
 
@@ -97,6 +97,7 @@ def test_working_together_needs_the_extension(root: Path, monkeypatch: pytest.Mo
     monkeypatch.setattr(server.util, "find_spec", lambda name: object())
     together = server.lab_arguments(root, collaborative=True)
     assert "--YDocExtension.disable_rtc=False" in together
+    assert "--LabApp.extension_manager=readonly" in together  # nobody installs for the others
     assert "--YDocExtension.disable_rtc=True" in server.lab_arguments(root)
 
 
@@ -104,7 +105,7 @@ def test_the_commands_start_what_they_say(
     root: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     starts = []
-    monkeypatch.setattr(server, "serve", lambda *call: starts.append(call))
+    monkeypatch.setattr(server, "serve", lambda *call, **_: starts.append(call))
     assert main(["lab", "--no-browser", "--port", "8899"]) == 0
     assert main(["present", "alpha"]) == 0
     (_, lab, place, arguments, shown), (_, deck, _, options) = starts
@@ -125,7 +126,7 @@ def test_the_browser_of_a_single_page_may_ask_no_other_machine(
     """As Jupyter reads the settings; kernels take from the page what its controls send alone."""
     app = pytest.importorskip("jupyter_server.serverapp", reason="extra: lab").ServerApp
     calls: list[list[str]] = []
-    monkeypatch.setattr(app, "launch_instance", calls.append)
+    monkeypatch.setattr(app, "launch_instance", lambda argv, **_: calls.append(argv))
     monkeypatch.setenv("JUPYTER_CONFIG_PATH", "")
     monkeypatch.setenv("JUPYTER_PATH", "")
     place = server.address()

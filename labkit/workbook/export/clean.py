@@ -145,19 +145,51 @@ _OTHER_LINK = re.compile(
 )
 
 
+_MAPS = re.compile(r"(scatter|choropleth|density)(geo|map|mapbox)|choropleth")
+_ALWAYS_FETCH = re.compile(r"(geo|map|mapbox)\d*")
+_NAME = re.compile(r"[A-Za-z]+\d*")
+
+
 def figure(value: Any) -> Any:
     """A figure (Plotly's JSON) that holds pictures as data and links to web pages only.
 
     Plotly draws texts itself, never as HTML, and knows a few tags, of which only links lead away.
+    Maps go whole: their outlines, styles and tiles are fetched whatever a figure says. What a
+    slider or a menu would set goes by the same rules, under names such as ``images[0].source``.
 
     >>> figure(["<a href='javascript:f()'>a</a>", "x <a href='https://b.org'>b</a>"])
     ['a</a>', "x <a href='https://b.org'>b</a>"]
+    >>> figure({"images[0].source": "https://b.org/x.png", "geo.visible": True, "x": [1]})
+    {'x': [1]}
     """
     if isinstance(value, dict):
-        source = value.get("source")
-        is_lost = isinstance(source, str) and not _PICTURE.fullmatch(source)
-        kept = {name for name in value if name != "source" or not is_lost}
-        return {name: figure(part) for name, part in value.items() if name in kept}
+        return {name: figure(part) for name, part in value.items() if not _fetches(name, part)}
     if isinstance(value, list):
-        return [figure(part) for part in value]
+        return [figure(part) for part in value if not _is_map(part)]
     return _OTHER_LINK.sub("", value) if isinstance(value, str) else value
+
+
+def _is_map(part: Any) -> bool:
+    """Whether an entry of a list is a trace of a map."""
+    return isinstance(part, dict) and _is_type_of_map(part.get("type"))
+
+
+def _is_type_of_map(kind: Any) -> bool:
+    """Whether a trace of that type, or of one of several, is drawn on a map."""
+    if isinstance(kind, list):
+        return any(map(_is_type_of_map, kind))
+    return isinstance(kind, str) and bool(_MAPS.fullmatch(kind.lower()))
+
+
+def _fetches(name: str, value: Any) -> bool:
+    """Whether an attribute of that name and value would make Plotly ask another machine."""
+    parts = _NAME.findall(name)
+    if any(map(_ALWAYS_FETCH.fullmatch, parts)):
+        return True
+    last = parts[-1] if parts else ""
+    if last == "type":
+        return _is_type_of_map(value)
+    if last not in ("source", "geojson"):
+        return False
+    sources = value if isinstance(value, list) else [value]
+    return any(isinstance(part, str) and not _PICTURE.fullmatch(part) for part in sources)

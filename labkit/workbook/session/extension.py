@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote
 
 from jupyter_server.base.handlers import JupyterHandler
 from jupyter_server.utils import url_path_join
@@ -24,7 +23,7 @@ from labkit.kit.page import json_for_script, with_script
 from labkit.workbook.export import origin, pages
 from labkit.workbook.review.anatomy import Subject
 from labkit.workbook.run.runner import WakingOutputWidget
-from labkit.workbook.session import server
+from labkit.workbook.session import guard, server
 
 _SCRIPT = Path(__file__).parent / "templates" / "live.js"
 _OWN_MATHJAX = {"fullMathjaxUrl": None, "mathjaxConfig": None}  # Voilà then takes what it ships
@@ -44,7 +43,8 @@ def _jupyter_server_extension_points() -> list[dict[str, str]]:
 
 
 def _load_jupyter_server_extension(app: Any) -> None:
-    """Jupyter's entry: Voilà with a template and an executor of ours, and the decks."""
+    """Jupyter's entry: Voilà with a template and an executor of ours, and the decks; of a server
+    of one page, nothing else."""
     settings = app.config.VoilaConfiguration
     settings.template = _LIVE
     settings.show_tracebacks = True
@@ -53,8 +53,12 @@ def _load_jupyter_server_extension(app: Any) -> None:
     settings.page_config_hook = lambda config, **_: config | _OWN_MATHJAX
     notebook_renderer.VoilaExecutor = WakingExecutor
     voila._load_jupyter_server_extension(app)
-    route = url_path_join(app.web_app.settings["base_url"], r"labkit/deck/([a-z0-9-]+)")
+    base_url = app.web_app.settings["base_url"]
+    route = url_path_join(base_url, r"labkit/deck/([a-z0-9-]+)")
     app.web_app.add_handlers(".*$", [(route, Deck, {"root": Path(app.root_dir)})])
+    if served := getattr(app, "served", ()):  # of our own server
+        guard.serve_only(app.web_app, base_url, served)
+    guard.keep_trash(Path(app.root_dir) / server.TRASH)
 
 
 class Deck(JupyterHandler):
@@ -78,8 +82,7 @@ def live_deck(root: Path, key: str, base_url: str) -> str:
     it has no notebook."""
     source = origin.find(root, key)
     html, *_ = pages.deck(source)
-    path = quote(source.committed.relative_to(root).as_posix())
-    live = json_for_script(url_path_join(base_url, "voila/render", path))
+    live = json_for_script(url_path_join(base_url, server.rendered(root, source.committed)))
     return with_script(html, f"const LIVE = {live};\n{files.read_text(_SCRIPT)}")
 
 

@@ -1,8 +1,12 @@
 """How the session's Jupyter server is started: on which address, who may enter, what it leaves out;
 and Lab's start page: what is next, what is open, what was done last.
 
-Nothing is written outside the project: settings, workspaces and Voilà's template stand in
-``results/lab/.jupyter``, one folder for Lab and one for single pages, written anew at each start.
+Our servers write in the project alone: settings, workspaces, signatures of notebooks and Voilà's
+template stand in ``results/lab/.jupyter``, one folder for Lab and one for single pages, settings
+written anew at each start; what is deleted in Lab goes to ``results/lab/trash``. What must not
+outlive the server (the token, cookies, sockets of kernels) stands in a temporary folder of its own
+that only the user can enter. What else a session leaves in the user's home is not the servers': a
+browser's profile, the history that IPython keeps of a kernel, and what a notebook itself writes.
 """
 
 from __future__ import annotations
@@ -12,27 +16,33 @@ import ipaddress
 import json
 import os
 import secrets
+import shutil
 import socket
+import sys
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
-from importlib import import_module, util
+from importlib import util
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 from urllib.parse import quote
 
 from labkit import extras, files
 from labkit.errors import LabkitError, UsageError
+from labkit.kit import scratch
 from labkit.workbook import notebooks
 from labkit.workbook.queue import questions, reading_queue
 from labkit.workbook.review import claims, tally
 from labkit.workbook.review.scaffold import filled
+from labkit.workbook.run import processes
 
 START = Path("results/lab/start.md")
 HOME = START.parent / ".jupyter"
 PANELS = START.parent / "panels"
 NOTEBOOKS = "notebooks"
 """Where Lab's file browser opens."""
+TRASH = START.parent / "trash"
+_RUNTIME = "labkit-server-"
 LOOPBACK = "127.0.0.1"
 PORTS = range(8888, 8938)
 SHORTEST_TOKEN = 16
@@ -44,12 +54,25 @@ _ONLY_THIS_MACHINE = (
 NOT_IN_VOILA = ["@jupyterhub/jupyter-server-proxy"]
 """Lab's extensions that Voilà's pages do not load: they need parts of Lab that those lack."""
 # What a page alone, a deck or a panel, does without.
-_LAB = ("jupyter_lsp", "jupyter_server_terminals", "jupyterlab", "notebook_shim")
+_LAB = (
+    "jupyter_lsp",
+    "jupyter_server_proxy",
+    "jupyter_server_terminals",
+    "jupyterlab",
+    "notebook_shim",
+)
 _VIEWERS = {"defaultViewers": {"markdown": "Markdown Preview"}}
-# Lab's question about news, and its notice of a new version.
-_NOT_IN_LAB = {"@jupyterlab/apputils-extension:announcements": True}
+# Lab's question about news, its notice of a new version, and what installs extensions.
+_NOT_IN_LAB = {
+    "@jupyterlab/apputils-extension:announcements": True,
+    "@jupyterlab/extensionmanager-extension": True,
+}
 _SETTINGS = {
-    "settings/overrides.json": {"@jupyterlab/docmanager-extension:plugin": _VIEWERS},
+    "settings/overrides.json": {
+        "@jupyterlab/docmanager-extension:plugin": _VIEWERS,
+        # Text of a notebook that nobody ran gives Lab no orders.
+        "@jupyterlab/apputils-extension:sanitizer": {"allowCommandLinker": False},
+    },
     "settings/page_config.json": {"disabledExtensions": _NOT_IN_LAB},
 }
 # What controls send to a kernel, as Voilà by itself allows it; no code.
@@ -126,6 +149,7 @@ def lab_arguments(root: Path, *, collaborative: bool = False) -> list[str]:
         f"--YDocExtension.disable_rtc={not collaborative}",
         f"--YDocExtension.session_store_path={home / 'sessions.json'}",
         f"--SQLiteYStore.db_path={home / 'edits.db'}",
+        "--LanguageServerManager.autodetect=False",  # it would ask npm, which writes to the home
     ]
 
 
@@ -135,6 +159,7 @@ def serve(
     place: Address,
     arguments: list[str],
     panels: Mapping[str, str] | None = None,
+    notebook: Path | None = None,
 ) -> None:
     """Run Lab (``page`` is "lab") or a server of one page in this process until it is stopped.
 
@@ -143,11 +168,10 @@ def serve(
     Args:
         page: the path of the page, such as ``/labkit/deck/KEY``.
         panels: notebooks by name; Lab's launcher has an item for each, which opens it in Voilà.
+        notebook: the one that Voilà runs for the page; no other is to be had there.
     """
     is_lab = page == "lab"
-    lab = ("jupyterlab.labapp", "LabApp")
-    module, name = lab if is_lab else ("jupyter_server.serverapp", "ServerApp")
-    for part in (module.split(".")[0], "voila", "anywidget"):
+    for part in ("jupyterlab" if is_lab else "jupyter_server", "voila", "anywidget"):
         if util.find_spec(part) is None:
             raise UsageError(f"{part} is missing: {extras.command('lab')}")
     _write_home(home := root / HOME / ("lab" if is_lab else "page"), lab=is_lab)
@@ -176,7 +200,41 @@ def serve(
         )
     ]
     where += [f"--IdentityProvider.token={place.token}", *([] if is_lab else alone)]
-    getattr(import_module(module), name).launch_instance([*where, *arguments])
+    where += [f"--NotebookNotary.data_dir={home}"]
+    # Sockets in the user's own folder: whoever is on this machine could listen to a port.
+    where += [] if sys.platform == "win32" else ["--KernelManager.transport=ipc"]
+    scratch.sweep(_RUNTIME, processes.short_folder())
+    runtime, lock = scratch.claimed(_RUNTIME, processes.short_folder())
+    os.environ["JUPYTER_RUNTIME_DIR"] = str(runtime)
+    try:
+        if is_lab:
+            _lab().launch_instance([*where, *arguments])
+        else:
+            from labkit.workbook.session.guard import Server
+
+            served = [page] if notebook is None else [page, rendered(root, notebook)]
+            Server.launch_instance([*where, *arguments], served=served)
+    finally:
+        shutil.rmtree(runtime, ignore_errors=True)
+        os.close(lock)
+
+
+def rendered(root: Path, notebook: Path) -> str:
+    """The path, encoded, at which Voilà runs a notebook."""
+    return f"/voila/render/{quote(notebook.relative_to(root).as_posix())}"
+
+
+def _lab() -> Any:
+    """JupyterLab, on a server that stops when it is told to."""
+    from jupyterlab.labapp import LabApp
+
+    from labkit.workbook.session.guard import Server
+
+    class Lab(LabApp):
+        serverapp_class = Server
+        migrate_config = Server.migrate_config
+
+    return Lab
 
 
 def _write_home(home: Path, *, lab: bool) -> None:
