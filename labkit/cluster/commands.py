@@ -152,7 +152,7 @@ def _notes(trace: Trace, options: ClusterOptions, policies: str = "") -> list[st
         f"{options.warmup:.0%} of the {len(trace):,} jobs are left out of averages as warm-up",
     ]
     if policies == ALL and options.placement != "any":
-        notes.append("easy is left out: its reservations are for placement any")
+        notes.append("the policy easy is left out: its reservations are for placement any")
     return notes
 
 
