@@ -34,6 +34,8 @@ _HOMES = {  # where each public name comes from; modules are loaded with the fir
     "policies.orders": [
         "POLICIES",
         "Policy",
+        "by_priority",
+        "easy",
         "fifo",
         "las",
         "las2d",

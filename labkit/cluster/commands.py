@@ -104,7 +104,10 @@ class ClusterOptions:
             names = [*names[:-1], f"{names[-1]},{part}"] if is_threshold else [*names, part]
         if not names:
             raise UsageError(f"--policies names none; valid: {ALL}")
-        return [cluster.named(name, restart_s=self.restart) for name in names]
+        chosen = [cluster.named(name, restart_s=self.restart) for name in names]
+        if text == ALL and self.placement != "any":
+            return [policy for policy in chosen if not policy.backfills]
+        return chosen
 
 
 _SHOWN = {
@@ -136,12 +139,21 @@ def _recorded(summary: dict[str, Any]) -> list[tuple[str, Any, str]]:
     return [("median_simulated_wait_s", summary["median_simulated_wait_s"], recorded)]
 
 
-def _notes(trace: Trace, options: ClusterOptions) -> list[str]:
-    return [
+def _notes(trace: Trace, options: ClusterOptions, policies: str = "") -> list[str]:
+    where = "a job waits for free GPUs on as few nodes as can be"
+    if options.placement == "any":
+        where = (
+            "a job takes free GPUs on however many nodes (--placement consolidated: on as few as "
+            "can be)"
+        )
+    notes = [
         "every number is simulated; a job holds all its GPUs at once or none",
-        f"stopping a job costs {options.restart:g} s; placement: {options.placement}",
+        f"stopping a job costs {options.restart:g} s; placement: {options.placement}, {where}",
         f"{options.warmup:.0%} of the {len(trace):,} jobs are left out of averages as warm-up",
     ]
+    if policies == ALL and options.placement != "any":
+        notes.append("the policy easy is left out: its reservations are for placement any")
+    return notes
 
 
 @commands.add(
@@ -154,7 +166,9 @@ def simulate(
     jobs: TraceOptions,
     machines: ClusterOptions,
     *,
-    policy: Annotated[str, option("fifo, srsf, las2d:3250,7200, …; `compare` runs all.")] = "las2d",
+    policy: Annotated[
+        str, option("fifo, easy, priority, srsf, las2d:3250,7200, …; `compare` runs all.")
+    ] = "las2d",
     why: Annotated[str, option("Explain this job's waiting: its id or place.", metavar="JOB")] = "",
 ) -> Report:
     """One policy on one trace: completion times, utilisation, and what jobs waited for."""
@@ -252,6 +266,6 @@ def _report(
         ],
         csv=table,
         data={"command": command, "trace": trace.name, "rows": records(table)},
-        notes=_notes(trace, machines),
+        notes=_notes(trace, machines, policies),
         figures=draw,
     )

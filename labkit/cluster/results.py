@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from labkit.cluster.inputs.clusters import Cluster, best_speed
 from labkit.cluster.inputs.traces import Trace
+from labkit.cluster.policies.orders import Policy
 from labkit.errors import BadValue
 from labkit.kit.describe import Share, checked
 
@@ -222,9 +223,43 @@ class Run:
         )
         return (
             f"{text}, first ran at {self.start_s[index]:,.0f} s{stopped} and ended at "
-            f"{self.end_s[index]:,.0f} s; it waited {', '.join(parts)}. While it waited, the "
-            f"most GPU time went to {others or 'nobody'}"
+            f"{self.end_s[index]:,.0f} s; it waited {', '.join(parts)}. "
+            f"{self._on_arrival(index)}While it waited, the most GPU time went to "
+            f"{others or 'nobody'}"
         )
+
+    def _on_arrival(self, index: int) -> str:
+        """How many GPUs were free when a job arrived, and who stood before it in the queue."""
+        if len(self.cluster.pools) > 1 or not self.segments["job"].size:
+            return ""
+        arrival_s = self.trace.column("arrival_s")[index]
+        gpus = self.trace.column("gpus")
+        holds = (self.segments["start_s"] <= arrival_s) & (arrival_s < self.segments["end_s"])
+        free = self.cluster.num_gpus - int(self.segments["gpus"][holds].sum())
+        text = f"When it arrived, {free:,} GPU{'s were' if free != 1 else ' was'} free"
+        ahead = self._ahead(index)
+        if not ahead:
+            return f"{text}. "
+        wanted = int(gpus[ahead[0]])
+        lacks = f", {wanted - free:,} more than that" if wanted > free else ""
+        behind = f", and {len(ahead) - 1:,} more behind that one" if ahead[1:] else ""
+        first = self.trace.id_of(ahead[0])
+        return f"{text}; {first} ({wanted:,} GPUs{lacks}) was first in the queue{behind}. "
+
+    def _ahead(self, index: int) -> list[int]:
+        """Who waited before a job in a queue that holds up those behind, when it arrived."""
+        policy = self.policy
+        if not isinstance(policy, Policy) or not (policy.blocks or policy.backfills):
+            return []
+        if policy.order != "key":
+            return []
+        arrival_s = self.trace.column("arrival_s")
+        key = np.asarray(policy.key(self.trace), dtype=float)
+        place = np.arange(len(self.trace))
+        comes_before = (key < key[index]) | ((key == key[index]) & (place < index))
+        waits = (arrival_s <= arrival_s[index]) & (self.start_s > arrival_s[index])
+        ahead = np.flatnonzero(comes_before & waits)
+        return [int(job) for job in ahead[np.argsort(key[ahead], kind="stable")]]
 
     def _meanwhile(self, index: int) -> list[tuple[int, float]]:
         """The other jobs by GPU-seconds held while this one waited, most first."""

@@ -46,10 +46,12 @@ def bound(requests: Requests, profile: TokenProfile, server: Batcher | Batching)
     output = requests.column("output_tokens")
     prompt = np.maximum(prompt, 1)
     cached = (output - 1) * (2 * prompt + output - 2) / 2
+    tokens = prompt + output - 1
     own = output * profile.sequence_s + cached * profile.cached_token_s
+    own += tokens * profile.sent_token_s
     shared = output / server.max_batch
     read = shared * (profile.fixed_s + profile.weights_s)
-    computed = shared * profile.fixed_s + (prompt + output - 1) * profile.token_s
+    computed = shared * profile.fixed_s + tokens * profile.token_s
     least_s = max(float((own + read).mean()), float((own + computed).mean()))
     alone = profile.alone_s(requests) / output
     return Bound(rate_per_s=1 / least_s, token_latency_s=float(np.median(alone)))

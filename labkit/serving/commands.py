@@ -104,9 +104,11 @@ class ServerOptions:
     """The model, its GPUs, and how requests become batches."""
 
     PANEL = "Server"
-    model: Annotated[str, option("A preset of data/models.yaml.")] = "gpt3-175b"
+    model: Annotated[str, option("A preset of data/models.yaml, a config.json, or its folder.")] = (
+        "gpt3-175b"
+    )
     gpu: Annotated[str, option("A preset of data/hardware.yaml.")] = "A100-40GB"
-    tensor: Annotated[int, option("GPUs that share a layer.", min=1)] = 8
+    tensor: Annotated[int, option("GPUs of a replica that share a layer.", min=1)] = 8
     stages: Annotated[int, option("Stages of the pipeline.", min=1)] = 2
     max_batch: Annotated[int, option("Most requests of a batch.", min=1)] = 32
     chunk: Annotated[int, option("Most prompt tokens of an iteration; 0: whole.", min=0)] = 0
@@ -118,16 +120,33 @@ class ServerOptions:
         option("Of a sequence's own attention kernel, a layer; Orca's takes about 5.", min=0),
     ] = 0.0
 
+    link_gb_per_s: Annotated[
+        float, option("GB/s that a GPU sends in an all-reduce; 0: their bytes take no time.", min=0)
+    ] = 0.0
+    iteration_us: Annotated[
+        float, option("Of an iteration beside the GPUs' work, such as scheduling.", min=0)
+    ] = 0.0
+    request_ms: Annotated[
+        float, option("Of a request before a batch can take it, such as tokenising.", min=0)
+    ] = 0.0
+
     @cached_property
     def profile(self) -> serving.TokenProfile:
+        from labkit.models import Model
+
+        path = Path(self.model)
+        is_file = path.suffix == ".json" or path.is_dir() or len(path.parts) > 1
         return serving.TokenProfile.roofline(
-            self.model,
+            Model.from_hf(path) if is_file else self.model,
             self.gpu,
             tensor=self.tensor,
             stages=self.stages,
             compute_share=self.compute_share,
             bandwidth_share=self.bandwidth_share,
             sequence_s=1e-6 * self.sequence_us,
+            link_bytes_per_s=1e9 * self.link_gb_per_s or None,
+            iteration_s=1e-6 * self.iteration_us,
+            request_s=1e-3 * self.request_ms,
         )
 
     @property
@@ -146,6 +165,7 @@ class ServerOptions:
     def notes(self) -> list[str]:
         return [
             f"every number is simulated on a roofline model of {self.profile.name}, not measured",
+            "it is one replica: where several share nothing, give each its share of the rate",
             "the first tenth of the requests is left out of latencies as warm-up",
         ]
 

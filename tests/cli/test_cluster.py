@@ -139,3 +139,10 @@ def test_recorded_starts_are_a_line_of_the_report(ran: Ran, tmp_path: Path) -> N
     path.write_text("arrival_s,duration_s,gpus,start_s\n0,10,8,0\n1,5,8,21\n")
     out = " ".join(ran("simulate", path, "--policy", "fifo", "--gpus", 8)[0].split())
     assert "median simulated wait 4.5 s recorded: 10 s" in out
+
+
+def test_policies_that_know_no_placement_are_left_out_of_all(told: Told, ran: Ran) -> None:
+    arguments = ("compare", "--jobs", 50, "--gpus", 16, "--placement", "consolidated")
+    names = [row["policy"] for row in told(*arguments)["rows"]]
+    assert names == [name for name in cluster.POLICIES if name != "easy"]
+    assert "policy easy is left out" in " ".join(ran(*arguments)[0].split())

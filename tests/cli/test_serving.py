@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -68,3 +69,24 @@ def test_a_file_is_replayed_and_a_request_explained(ran: Ran, told: Told, tmp_pa
 )
 def test_wrong_use_is_explained(arguments: tuple[str, ...], words: str, refused: Refused) -> None:
     assert words in refused(*arguments)
+
+
+def test_a_configuration_describes_the_model_and_costs_are_settable(
+    told: Told, ran: Ran, tmp_path: Path
+) -> None:
+    config = {
+        "model_type": "llama",
+        "num_hidden_layers": 4,
+        "hidden_size": 256,
+        "num_attention_heads": 4,
+        "intermediate_size": 512,
+        "vocab_size": 1000,
+    }
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    given = ("simulate", "--model", tmp_path, "--tensor", 2, "--stages", 1, "--count", 50)
+    plain = told(*given, "--why", 3)
+    dear = told(
+        *given, "--why", 3, "--request-ms", 1000, "--iteration-us", 50, "--link-gb-per-s", 1
+    )
+    assert dear["mean_first_s"] > 1 + plain["mean_first_s"]
+    assert "it is one replica" in " ".join(ran(*given)[0].split()).lower()

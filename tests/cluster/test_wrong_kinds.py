@@ -83,6 +83,8 @@ def examples() -> Mapping[str, Mapping[str, Any]]:
         "from_slurm": {"path": kinds.file("a.txt", SACCT)},
         "from_swf": {"path": kinds.file("a.swf", SWF), "processors_per_gpu": 2},
         "fifo": {"blocks": True},
+        "by_priority": {},
+        "easy": {},
         "generate": {
             "num_jobs": 3,
             "num_gpus": 8,

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from labkit import serving
 from labkit.errors import BadValue
+from labkit.models import Model
 from tests.serving import policies, reference
 
 SECOND = serving.TokenProfile(weights_s=1.0)
@@ -319,3 +320,48 @@ def test_a_sweep_takes_batchers_of_ones_own() -> None:
     ways = {"own": policies.Reserved(8), "ours": serving.Batcher(max_batch=8)}
     table = serving.sweep(paper_trace(1, 50), GPT3, ways, [1.0, 4.0]).set_index("batcher")
     assert table.loc["own"].reset_index(drop=True).equals(table.loc["ours"].reset_index(drop=True))
+
+
+def test_a_profile_is_of_any_model_that_can_be_described() -> None:
+    shape = Model.preset("llama-3-8b")
+    named = serving.TokenProfile.roofline("llama-3-8b", "H100-80GB", tensor=2)
+    assert serving.TokenProfile.roofline(shape, "H100-80GB", tensor=2) == named
+    deep = replace(shape, num_layers=64)
+    twice = serving.TokenProfile.roofline(deep, "H100-80GB", tensor=2)
+    assert twice.cached_token_s == pytest.approx(2 * named.cached_token_s)
+
+
+def test_all_reduces_send_bytes_around_a_ring() -> None:
+    """A chunk of 2,048 tokens × 5,120 × 2 bytes is 21 MB; two GPUs send it once, 80 times."""
+    how = {"tensor": 2, "all_reduce_s": 0.0}
+    shape = Model.preset("llama-2-13b")
+    free = serving.TokenProfile.roofline(shape, "H100-80GB", **how)
+    linked = serving.TokenProfile.roofline(shape, "H100-80GB", **how, link_bytes_per_s=450e9)
+    assert (shape.hidden, shape.num_layers) == (5120, 40)
+    chunk_s = linked.seconds(tokens=2048) - free.seconds(tokens=2048)
+    assert chunk_s == pytest.approx(2 * 40 * (2048 * 5120 * 2) / 450e9)
+    alone = serving.TokenProfile.roofline(shape, "H100-80GB", link_bytes_per_s=450e9)
+    assert alone.sent_token_s == 0
+
+
+@pytest.mark.parametrize("level", ["iteration", "request"])
+def test_a_request_and_an_iteration_have_costs_of_their_own(level: str) -> None:
+    """A lone request of 3 outputs pays its own cost once and an iteration's three times."""
+    one = serving.Requests(arrival_s=[5.0], prompt_tokens=[4], output_tokens=[3])
+    profile = serving.TokenProfile(
+        fixed_s=0.25, weights_s=1.0, sent_token_s=0.125, request_s=0.5, stages=2
+    )
+    run = serving.simulate(one, profile, serving.Batcher(level=level))
+    assert run.latency_s.tolist() == [0.5 + 2 * (3 * 1.25 + 6 * 0.125)]
+    assert profile.alone_s(one).tolist() == run.latency_s.tolist()
+
+
+def test_a_batcher_of_ones_own_pays_the_same() -> None:
+    stream = serving.generate(2, 40, prompt_tokens=(4, 40), output_tokens=(1, 9), rng=1)
+    profile = serving.TokenProfile(weights_s=0.05, sent_token_s=1e-3, request_s=0.2)
+    ours = serving.simulate(stream, profile, serving.Batcher(max_batch=4))
+    own = serving.simulate(stream, profile, policies.Reserved(4))
+    assert ours.end_s.tolist() == own.end_s.tolist()
+    least = serving.bound(stream, profile, ours.batcher)
+    assert ours.summary()["throughput_per_s"] <= least.rate_per_s
+    assert (ours.latency_s >= profile.alone_s(stream) - 1e-9).all()

@@ -227,9 +227,14 @@ def _numbers(path: Path, table: pd.DataFrame, column: str) -> pd.Series[float]:
     numbers = pd.to_numeric(table[column], errors="coerce").astype(float)
     wrong = (table[column] != "") & ~np.isfinite(numbers)
     if wrong.any():
-        line = wrong.idxmax()
+        row = int(wrong.to_numpy().argmax())
         raise BadFile(
-            path, "no number", line=line, field=column, value=table[column][line], valid=POD_VALID
+            path,
+            "no number",
+            line=int(table.index[row]),
+            field=column,
+            value=table[column].iloc[row],
+            valid=POD_VALID,
         )
     return numbers
 

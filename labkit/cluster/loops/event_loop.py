@@ -6,7 +6,8 @@ At each time at which something happens, in this order:
 2. jobs that arrive join the end of the queue, in the order of the trace;
 3. running jobs whose attained service has reached a threshold fall to the end of the next queue,
    by place in the trace;
-4. the queue is sorted (stable: equal jobs keep their order) and gone through once.
+4. the queue is sorted (stable: equal jobs keep their order) and gone through once; where a policy
+   backfills, the first job that does not fit gets a reservation.
 
 A node is where GPUs are counted. Under ``any`` placement a whole pool counts as one node.
 Complexity: O(running + waiting jobs) an event, two events or more a job.
@@ -69,6 +70,7 @@ class Rule(NamedTuple):
     order: int  # KEY to ATTAINED_SERVICE
     preemptive: bool  # a running job is stopped for one that comes before it
     blocks: bool  # the first job that does not fit keeps those behind it waiting
+    backfills: bool  # it does so only where those behind would delay it; one pool, counted GPUs
     thresholds: Any  # of attained time or service, rising
     ranks: Any  # of each queue, the least first; one more than thresholds
     late_demotion: bool  # jobs fall when Tiresias's simulator notices
@@ -363,6 +365,16 @@ def _stop(w: World, log: Log, j: int, now: float) -> Log:
 
 
 @njit(cache=True, nogil=True)
+def _charge(w: World, j: int, now: float, cause: int) -> None:
+    """From now on a job waits for this, unless it waits for GPUs again after it was stopped."""
+    job = w.jobs[j]
+    if job.cause != PREEMPTED and job.cause != cause:
+        w.waited[j, job.cause] += now - job.since
+        job.since = now
+        job.cause = cause
+
+
+@njit(cache=True, nogil=True)
 def _blame(w: World, j: int, now: float) -> None:
     """Say why a job that does not fit waits, where it was for another reason until now."""
     job = w.jobs[j]
@@ -370,10 +382,7 @@ def _blame(w: World, j: int, now: float) -> None:
     for p in range(w.pools.size):
         if w.speed[job.row, p] > 0 and w.pools[p].avail >= job.gpus:
             cause = FRAGMENTATION
-    if job.cause != PREEMPTED and job.cause != cause:
-        w.waited[j, job.cause] += now - job.since
-        job.since = now
-        job.cause = cause
+    _charge(w, j, now, cause)
 
 
 @njit(cache=True, nogil=True)
@@ -441,6 +450,61 @@ def _decide(w: World, rule: Rule, log: Log, now: float) -> Log:
 
 
 @njit(cache=True, nogil=True)
+def _reserve(w: World, j: int, now: float) -> tuple[float, int]:
+    """When a job will fit if running jobs take as long as estimated, and what it leaves free then.
+
+    A job that has outrun its estimate is expected to end now.
+    """
+    # 1. When each running job is expected to end.
+    num_running = w.count[NUM_RUNNING]
+    due = np.zeros(num_running)
+    for k in range(num_running):
+        other = w.jobs[w.running[k]]
+        due[k] = max(other.since + other.estimate / w.speed[other.row, other.pool], now)
+    # 2. They end one after the other until the job fits; all that end at that moment count.
+    free = w.pools[0].free
+    moment = now
+    for k in np.argsort(due):
+        if free >= w.jobs[j].gpus and due[k] > moment:
+            break
+        free += w.jobs[w.running[k]].gpus
+        moment = due[k]
+    return moment, free - w.jobs[j].gpus
+
+
+@njit(cache=True, nogil=True)
+def _backfill(w: World, rule: Rule, now: float) -> None:
+    """Event 4 of a policy that backfills: jobs pass the first that does not fit, not delaying it.
+
+    A job that fits may start if it is expected to have ended by the reservation of the first that
+    does not, or if it holds GPUs that the first will not need then.
+    """
+    is_reserved = False
+    moment = np.inf
+    spare = 0
+    for at in range(w.count[HEAD], w.count[TAIL]):
+        j = w.order[at]
+        job = w.jobs[j]
+        pool, num = _find(w, rule, j, at)
+        # a. It does not fit. The first such job gets a reservation.
+        if pool < 0:
+            _charge(w, j, now, CAPACITY)
+            if not is_reserved:
+                moment, spare = _reserve(w, j, now)
+                is_reserved = True
+            continue
+        # b. It fits, and would be in the way of the reservation.
+        stays = now + job.estimate / w.speed[job.row, pool] > moment + TOLERANCE_S
+        if stays and job.gpus > spare:
+            _charge(w, j, now, ORDER)
+            continue
+        # c. It starts.
+        if stays:
+            spare -= job.gpus
+        _start(w, rule, j, pool, num, now)
+
+
+@njit(cache=True, nogil=True)
 def _next(w: World, rule: Rule, arrived: int, now: float) -> tuple[float, float, float]:
     """When something happens next (infinite: never again), when a run ends, when a job falls."""
     arrival = np.inf
@@ -494,7 +558,9 @@ def run(w: World, rule: Rule, log: Log) -> Log:
         somebody_waits = in_queue > running_in_queue
         if somebody_waits or rule.order == REMAINING_SERVICE:  # which may change places meanwhile
             _sort(w, rule, now)
-        if somebody_waits:
+        if somebody_waits and rule.backfills:
+            _backfill(w, rule, now)
+        elif somebody_waits:
             log = _decide(w, rule, log, now)
         # Jobs whose GPUs were taken in this pass, and which did not get others, have stopped.
         if w.count[NUM_EVICTED] > 0:

@@ -27,6 +27,7 @@ JOB = np.dtype(
         ("place", "i8"),  # among the running
         ("level", "i8"),  # its queue, 0 for the first
         ("cause", "i8"),  # what it waits for
+        ("estimate", "f8"),  # seconds of work, as its user said
     ]
 )
 POOL = np.dtype(
@@ -65,14 +66,21 @@ def run(trace: Trace, cluster: Cluster, policy: Policy, placement: Placement) ->
     """A trace to its end.
 
     Raises:
-        BadValue: the policy's key is not one finite number a job.
+        BadValue: the policy's key is not one finite number a job; or it backfills, and there are
+            several pools or nodes matter.
     """
+    if policy.backfills and (len(cluster.pools) > 1 or placement != "any"):
+        raise BadValue(
+            f"simulate: {policy.name!r} reserves GPUs by number; got {len(cluster.pools)} pools "
+            f"and placement {placement!r}; valid: a cluster of one pool, placement 'any'"
+        )
     whole_nodes = placement == "consolidated"
     world = _world(trace, cluster, policy, whole_nodes)
     rule = event_loop.Rule(
         order=ORDERS.index(policy.order),
         preemptive=policy.preemptive,
         blocks=policy.blocks,
+        backfills=policy.backfills,
         thresholds=np.array(policy.thresholds, dtype=float),
         ranks=np.array(policy.ranks or range(len(policy.thresholds) + 1), dtype=float),
         late_demotion=policy.demotion == "tiresias",
@@ -132,6 +140,8 @@ def _world(trace: Trace, cluster: Cluster, policy: Policy, whole_nodes: bool) ->
     jobs["row"] = row
     jobs["key"] = _keys(policy, trace)
     jobs["waits"] = 1
+    estimate_s = trace.column("estimate_s")
+    jobs["estimate"] = np.where(np.isinf(estimate_s), trace.duration_s, estimate_s)
     jobs["cause"] = event_loop.ORDER if policy.blocks else event_loop.CAPACITY
     most_nodes = gpus // pools["size"].min() + 1
     jobs["held"][1:] = np.cumsum(most_nodes)[:-1]

@@ -10,10 +10,16 @@ from collections.abc import Callable
 from functools import partial
 from itertools import pairwise
 from operator import methodcaller
-from typing import Any, Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from labkit.errors import BadValue, UsageError, not_among
 from labkit.kit.describe import NonNegative, Positive, checked, description
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from labkit.cluster.inputs.traces import Trace
 
 Order = Literal["key", "remaining", "remaining-service", "attained", "attained-service"]
 ORDERS = get_args(Order)
@@ -34,6 +40,10 @@ class Policy:
             or GPU-seconds. Within a queue, jobs that run stay ahead of those that wait.
         preemptive: whether a running job is stopped for one that comes before it.
         blocks: whether the first job that does not fit keeps those behind it waiting.
+        backfills: whether the first job that does not fit gets a reservation, for the moment at
+            which it will fit if running jobs take as long as their users estimated; those behind
+            it may start where they do not delay it. A job without an estimate counts with its true
+            duration. The cluster must be one pool, without placement.
         restart_s: how long a job that was stopped holds its GPUs before it makes progress again.
         ranks: the place of each queue in the order, from the first; default: as numbered.
         demotion: when a job of several GPUs falls to the next queue: ``exact``, at the moment its
@@ -41,7 +51,8 @@ class Policy:
             simulator computes, which subtracts seconds from GPU-seconds and so comes late.
 
     Raises:
-        BadValue: a policy blocks and preempts, thresholds do not rise, or an order by attained time
+        BadValue: a policy does two of blocking, backfilling and preempting; it backfills in an
+            order that changes; thresholds do not rise, or an order by attained time
             has none.
     """
 
@@ -51,6 +62,7 @@ class Policy:
     thresholds: tuple[Positive, ...] = ()
     preemptive: bool = False
     blocks: bool = False
+    backfills: bool = False
     restart_s: NonNegative = 0.0
     demotion: Literal["exact", "tiresias"] = "exact"
     ranks: tuple[NonNegative, ...] = ()
@@ -64,6 +76,11 @@ class Policy:
         is_attained = self.order.startswith("attained")
         if self.blocks and self.preemptive:
             raise BadValue(f"Policy {self.name!r} blocks and preempts; valid: one of the two")
+        if self.backfills and (self.blocks or self.preemptive or self.order != "key"):
+            raise BadValue(
+                f"Policy {self.name!r} backfills, and also blocks, preempts or has the order "
+                f"{self.order!r}; valid: the order 'key', and neither of the two"
+            )
         if not rising or bool(self.thresholds) != is_attained:
             raise BadValue(
                 f"Policy.thresholds must rise, one or more for an order by attained time or "
@@ -92,6 +109,38 @@ def sjf() -> Policy:
     False
     """
     return Policy(name="sjf", key=methodcaller("column", "duration_s"))
+
+
+def _by_priority(trace: Trace) -> NDArray[np.float64]:
+    """The greatest priority first."""
+    return -trace.column("priority")
+
+
+@checked
+def by_priority() -> Policy:
+    """The greatest priority first, then the first to come; nobody passes a job that does not fit.
+
+    Without priorities in the trace it is :func:`fifo`.
+
+    >>> by_priority().blocks
+    True
+    """
+    return Policy(name="priority", key=_by_priority, blocks=True)
+
+
+@checked
+def easy() -> Policy:
+    """EASY backfilling: jobs pass the first that does not fit where they do not delay it.
+
+    The order is by priority, the greatest first, then by arrival. What jobs are expected to take is
+    their users' estimate (``Trace.estimate_s``); a job without one counts with its true duration.
+
+    Source: Lifka (1995), The ANL/IBM SP scheduling system; Mu'alem and Feitelson (2001) §2.
+
+    >>> easy().backfills
+    True
+    """
+    return Policy(name="easy", key=_by_priority, backfills=True)
 
 
 @checked
@@ -181,6 +230,8 @@ def priority_policy(name: str, key: Callable[..., Any], *, preemptive: bool = Fa
 POLICIES: dict[str, Callable[..., Policy]] = {
     "fifo": fifo,
     "best-effort": partial(fifo, blocks=False),
+    "priority": by_priority,
+    "easy": easy,
     "sjf": sjf,
     "srtf": srtf,
     "srsf": srsf,

@@ -88,6 +88,7 @@ class Costs(NamedTuple):
     token_s: float
     sequence_s: float
     cached_token_s: float
+    sent_token_s: float
     stages: int
     slots: int
 
@@ -117,7 +118,7 @@ class World(NamedTuple):
 @njit(cache=True)
 def _seconds(costs: Costs, tokens: int, sequences: int, cached: int) -> float:
     """Seconds of an iteration on one stage, as :meth:`TokenProfile.seconds` has them."""
-    work = max(costs.weights_s, tokens * costs.token_s)
+    work = max(costs.weights_s, tokens * costs.token_s) + tokens * costs.sent_token_s
     rest = sequences * costs.sequence_s
     return costs.fixed_s + work + rest + cached * costs.cached_token_s
 

@@ -41,7 +41,7 @@ def simulate(requests: Requests, profile: TokenProfile, server: Batcher | Batchi
         BadValue: a request needs more slots than the profile has, or by iteration more iterations
             than :data:`MOST_OUTPUTS`; or a batcher of one's own chose a batch that cannot be.
     """
-    table = _table(requests)
+    table = _table(requests, profile)
     if isinstance(server, Batcher):
         table["reserve"] = server.reserve_tokens or table["prompt"] + table["output"]
         _check(table, profile, server)
@@ -67,10 +67,13 @@ def simulate(requests: Requests, profile: TokenProfile, server: Batcher | Batchi
     )
 
 
-def _table(requests: Requests) -> NDArray[Any]:
-    """The requests as the loops have them; who has no prompt processes one token first."""
+def _table(requests: Requests, profile: TokenProfile) -> NDArray[Any]:
+    """The requests as the loops have them: they arrive when they are prepared.
+
+    Who has no prompt processes one token first.
+    """
     table = np.zeros(len(requests), loops.REQUEST)
-    table["arrival"] = requests.column("arrival_s")
+    table["arrival"] = requests.column("arrival_s") + profile.request_s
     table["prompt"] = np.maximum(requests.column("prompt_tokens"), 1)
     table["output"] = requests.column("output_tokens")
     table["need"] = table["prompt"]

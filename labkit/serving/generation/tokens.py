@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import fields, replace
 from typing import TYPE_CHECKING, Annotated, Self
 
 import numpy as np
@@ -38,8 +38,8 @@ def _check_cut(shape: Model, tensor: int, stages: int) -> None:
 class TokenProfile:
     """Seconds of an iteration on one stage of a pipeline; all stages are alike.
 
-    seconds = fixed_s + max(weights_s, tokens × token_s) + sequences × sequence_s
-    + cached × cached_token_s
+    seconds = fixed_s + max(weights_s, tokens × token_s) + tokens × sent_token_s
+    + sequences × sequence_s + cached × cached_token_s
 
     Attributes:
         fixed_s: launches, synchronisation, latency of collectives.
@@ -47,6 +47,9 @@ class TokenProfile:
         token_s: computing on a token, prompt or output.
         sequence_s: what each sequence costs beside its tokens: attention that is not batched.
         cached_token_s: reading the keys and values of a token that is in the cache.
+        sent_token_s: sending a token's activations between GPUs that share a layer.
+        request_s: of a request before a batch can take it, such as reading and tokenising it;
+            many are prepared at a time.
         stages: of the pipeline.
         slots: tokens whose keys and values fit in memory.
     """
@@ -56,6 +59,8 @@ class TokenProfile:
     token_s: NonNegative = 0.0
     sequence_s: NonNegative = 0.0
     cached_token_s: NonNegative = 0.0
+    sent_token_s: NonNegative = 0.0
+    request_s: NonNegative = 0.0
     stages: Count = 1
     slots: Count = 2**31
     name: str = "profile"
@@ -68,7 +73,7 @@ class TokenProfile:
     @checked
     def roofline(
         cls,
-        model: str,
+        model: str | Model,
         accelerator: str,
         *,
         tensor: Count = 1,
@@ -78,14 +83,22 @@ class TokenProfile:
         memory_share: Part = 0.9,
         all_reduce_s: NonNegative = 15e-6,
         sequence_s: NonNegative = 0.0,
+        link_bytes_per_s: Positive | None = None,
+        iteration_s: NonNegative = 0.0,
+        request_s: NonNegative = 0.0,
     ) -> Self:
         """A profile from shapes and datasheets, 16-bit weights: modelled, not measured.
 
         Operations of attention itself are left out: below 2 % at prompts of 1,024 tokens. A token
         is computed on the experts that it is sent to; an iteration reads all of them.
 
+        The profile is of one replica. Replicas that share nothing are simulated one by one, each
+        with its share of the requests.
+
         Args:
-            model, accelerator: presets of ``data/models.yaml`` and ``data/hardware.yaml``.
+            model: a preset of ``data/models.yaml``, or a :class:`labkit.models.Model`, such as
+                ``Model.from_hf("config.json")``.
+            accelerator: a preset of ``data/hardware.yaml``.
             tensor: GPUs that share each layer; two all-reduces a layer, ``all_reduce_s`` each.
                 Where they are more than the heads of keys, each head is kept several times.
             stages: of the pipeline, at most one a layer.
@@ -94,6 +107,11 @@ class TokenProfile:
             sequence_s: of one sequence's attention in a layer, beside reading the cache: nothing
                 where one kernel takes all sequences, as over paged memory; a kernel for each of
                 them, as in Orca (§4.2), takes microseconds.
+            link_bytes_per_s: that a GPU sends in an all-reduce, which sends 2 (tensor − 1) / tensor
+                times a token's activations around a ring; None: their bytes take no time beside
+                ``all_reduce_s``.
+            iteration_s: of an iteration beside the GPUs' work, such as scheduling it.
+            request_s: of a request before its first iteration.
 
         Raises:
             UsageError: there is no such preset.
@@ -108,7 +126,7 @@ class TokenProfile:
         from labkit import hardware
         from labkit.models import Model
 
-        shape = Model.preset(model)
+        shape = Model.preset(model) if isinstance(model, str) else model
         chip = hardware.accelerator(accelerator)
         _check_cut(shape, tensor, stages)
         layers = shape.num_layers / stages
@@ -119,21 +137,24 @@ class TokenProfile:
         room = memory_share * chip.memory_bytes - weight_bytes
         if room < cache_bytes:
             raise BadValue(
-                f"roofline: {model} on {ways} {accelerator} leaves no memory for a token; valid: "
-                f"more GPUs than tensor {tensor} × stages {stages}, a smaller model, an "
+                f"roofline: {shape.name} on {ways} {accelerator} leaves no memory for a token; "
+                f"valid: more GPUs than tensor {tensor} × stages {stages}, a smaller model, an "
                 f"accelerator with more memory, or a memory_share above {memory_share:g}"
             )
         rate = bandwidth_share * chip.hbm_bytes_per_s
         flops = compute_share * chip.peak_flops
+        sent_bytes = 2 * layers * 2 * (tensor - 1) / tensor * 2 * shape.hidden  # 2 all-reduces
         return cls(
-            fixed_s=2 * layers * all_reduce_s * (tensor > 1),
+            fixed_s=2 * layers * all_reduce_s * (tensor > 1) + iteration_s,
             weights_s=weight_bytes / rate,
             token_s=2 * shape.num_active_params / ways / flops,
             sequence_s=sequence_s * layers / tensor,
             cached_token_s=cache_bytes / rate,
+            sent_token_s=sent_bytes / link_bytes_per_s if link_bytes_per_s else 0.0,
+            request_s=request_s,
             stages=stages,
             slots=int(room / cache_bytes),
-            name=f"{model} on {ways} {accelerator}",
+            name=f"{shape.name} on {ways} {accelerator}",
         )
 
     @checked
@@ -148,7 +169,7 @@ class TokenProfile:
         >>> TokenProfile(weights_s=0.02, token_s=0.001, cached_token_s=0.0001).seconds(tokens=30)
         0.03
         """
-        work = max(self.weights_s, tokens * self.token_s)
+        work = max(self.weights_s, tokens * self.token_s) + tokens * self.sent_token_s
         rest = sequences * self.sequence_s
         return self.fixed_s + work + rest + cached * self.cached_token_s
 
@@ -159,7 +180,7 @@ class TokenProfile:
         >>> TokenProfile(weights_s=0.02, token_s=0.001).slower(2).token_s
         0.002
         """
-        names = ("fixed_s", "weights_s", "token_s", "sequence_s", "cached_token_s")
+        names = [item.name for item in fields(self) if item.name.endswith("_s")]
         return replace(self, **{name: getattr(self, name) * factor for name in names})
 
     @checked
@@ -180,4 +201,6 @@ class TokenProfile:
         later = (output - 1) * max(self.weights_s, batch * self.token_s)
         cached = batch * (output - 1) * (2 * prompt + output - 2) / 2
         each = output * (self.fixed_s + batch * self.sequence_s)
-        return self.stages * (each + first + later + cached * self.cached_token_s)
+        sent = batch * (np.maximum(prompt, 1) + output - 1) * self.sent_token_s
+        stage = each + first + later + sent + cached * self.cached_token_s
+        return self.request_s + self.stages * stage
