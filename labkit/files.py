@@ -113,6 +113,10 @@ def encoded(text: str) -> bytes:
     return text.encode("utf-8", "backslashreplace")
 
 
+LONGEST_NAME_BYTES = 255
+"""Of a file or folder, on the file systems there are."""
+
+
 def write_atomically(path: Path, content: str | bytes) -> None:
     """Write ``content`` to ``path`` so that a reader, or a crash, sees the old file or the new.
 
@@ -120,8 +124,9 @@ def write_atomically(path: Path, content: str | bytes) -> None:
     cannot be replaced by one: it is written to as it stands.
 
     Raises:
-        BadFile: the path is a folder.
+        BadFile: the path is a folder, or no name that a file may have.
     """
+    _check_name(path)
     if path.is_dir():
         raise BadFile(path, "is a folder", valid="the path of a file to write")
     data = encoded(content) if isinstance(content, str) else content
@@ -144,6 +149,17 @@ def write_atomically(path: Path, content: str | bytes) -> None:
     except BaseException:
         Path(name).unlink(missing_ok=True)
         raise
+
+
+def _check_name(path: Path) -> None:
+    """Refuse a name that no file can have, before a file system says so in its own words."""
+    valid = f"parts of up to {LONGEST_NAME_BYTES} bytes, none of them NUL"
+    try:
+        longest = max(len(os.fsencode(part)) for part in (*path.parts, ""))
+    except ValueError:  # half of a surrogate pair
+        raise BadFile(path, "is no name of a file", valid=valid) from None
+    if longest > LONGEST_NAME_BYTES or "\0" in str(path):
+        raise BadFile(path, "is no name of a file", valid=valid)
 
 
 @contextmanager

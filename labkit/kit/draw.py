@@ -227,6 +227,8 @@ def plain(value: Any) -> Any:
     >>> plain({"a": np.array([1.23456789, 2.0]), "b": float("nan"), "c": (True, "text", 1234567)})
     {'a': [1.23457, 2], 'b': None, 'c': [True, 'text', 1234567]}
     """
+    if type(value).__name__ == "NAType":  # what pandas has where a value is missing
+        return None
     if value is None or isinstance(value, (str, int)):  # a tuple: a union takes ten times as long
         return value
     if isinstance(value, (float, np.floating)):

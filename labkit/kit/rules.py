@@ -187,6 +187,8 @@ def _as_flags(value: Any) -> Any:
     """Accept truth values of any shape, as they are given."""
     import numpy as np
 
+    if isinstance(value, range):
+        raise Refused
     try:
         is_right = np.asarray(value).dtype.kind == "b"
     except (ValueError, TypeError, OverflowError):

@@ -89,7 +89,12 @@ def typed(path: Path, *, missing: bool = True, valid: str = VALID) -> pd.DataFra
 
 
 def check(
-    function: str, table: pd.DataFrame, *, texts: Sequence[str] = (), numbers: Sequence[str] = ()
+    function: str,
+    table: pd.DataFrame,
+    *,
+    texts: Sequence[str] = (),
+    numbers: Sequence[str] = (),
+    filled: bool = False,
 ) -> None:
     """Refuse a table that lacks a column, has it twice, or holds texts where numbers must stand.
 
@@ -97,12 +102,15 @@ def check(
         function: who asks, for errors.
         table: what was given as ``table``.
         texts, numbers: columns that it must have; numbers may be missing (NaN).
+        filled: whether it must have a row.
 
     Raises:
         BadValue: names the column.
     """
     from pandas.api.types import is_bool_dtype, is_complex_dtype, is_numeric_dtype
 
+    if filled and not len(table):
+        raise BadValue(f"{function}: the table has no row; it must have one or more")
     columns = list(table.columns)
     for name in (*texts, *numbers):
         if columns.count(name) != 1:

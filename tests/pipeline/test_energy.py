@@ -77,7 +77,7 @@ def test_rounding_finds_the_best_plan_or_nearly(make_profile):
     stages=st.integers(1, 4),
     microbatches=st.integers(1, 5),
     clocks=st.integers(1, 6),
-    power=st.floats(0, 150),
+    power=st.just(0.0) | st.floats(1e-9, 150),
 )
 @settings(max_examples=60)
 def test_no_plan_undercuts_the_bound(make_profile, seed, name, stages, microbatches, clocks, power):

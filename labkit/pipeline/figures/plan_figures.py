@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import plotly.graph_objects as go
 
+from labkit.kit import tables
 from labkit.kit.describe import checked
 from labkit.kit.draw import CYCLE, PALETTE, Part, finish
 from labkit.pipeline.simulation.costs import amount
@@ -36,6 +37,12 @@ def figure_frontier(
         lines: other frontiers by name: columns makespan_s, energy_j.
         title: of the figure.
     """
+    spans = ("makespan_s", "energy_j")
+    tables.check("figure_frontier: front", front, numbers=("deadline_s", *spans, "bound_j"))
+    for name, line in (lines or {}).items():
+        tables.check(f"figure_frontier: lines[{name!r}]", line, numbers=spans)
+    if plans is not None:
+        tables.check("figure_frontier: plans", plans, texts=["plan"], numbers=spans)
     data = [*_frontiers(lines or {}), *_plans_and_bound(front)]
     axis = {}
     if plans is not None:
@@ -95,12 +102,16 @@ def figure_plans(table: pd.DataFrame, *, title: str = "") -> go.Figure:
     """
     import plotly.express as px
 
+    spans = ["makespan_s", "energy_j", *(["bound_j"] * ("bound_j" in table.columns))]
+    texts = ["schedule", "method"]
+    tables.check("figure_plans", table, texts=texts, numbers=spans)
+    plotted = table[[*texts, *spans]]
     style = {"x": "makespan_s", "color": "schedule", "color_discrete_sequence": CYCLE}
-    fig = px.scatter(table, y="energy_j", symbol="method", symbol_sequence=_SYMBOLS, **style)
+    fig = px.scatter(plotted, y="energy_j", symbol="method", symbol_sequence=_SYMBOLS, **style)
     fig.update_traces(marker={"size": 13, "line": {"color": "white", "width": 1}})
     fig.update_layout(legend_title_text="")
     if "bound_j" in table.columns:
-        bounds = px.scatter(table, y="bound_j", **style)
+        bounds = px.scatter(plotted, y="bound_j", **style)
         bounds.update_traces(marker={"symbol": "line-ew-open", "size": 22}, showlegend=False)
         fig.add_traces(bounds.data)
     return finish(
@@ -120,6 +131,9 @@ def figure_tradeoff(table: pd.DataFrame) -> go.Figure:
     """
     import plotly.express as px
 
+    numbers = ["memory_limit_bytes", "deadline_s", "energy_j"]
+    tables.check("figure_tradeoff", table, texts=["schedule"], numbers=numbers, filled=True)
+    table = table[["schedule", *numbers]]
     limits = table["memory_limit_bytes"]
     by_memory = limits.nunique() > 1
     finite = limits[np.isfinite(limits)]

@@ -10,6 +10,7 @@ import numpy as np
 import plotly.graph_objects as go
 
 from labkit.errors import UsageError
+from labkit.kit import tables
 from labkit.kit.describe import Positive, checked
 from labkit.kit.draw import CYCLE, PALETTE, SEQUENTIAL, Part, finish
 from labkit.pipeline.simulation.costs import amount
@@ -25,6 +26,7 @@ _ROW_HEIGHT = {  # so that kinds differ also without colour
     "input": 0.9,
     "weight": 0.56,
 }
+_NUMBERED = ("device", "stage", "microbatch")
 _PALEST = 0.62  # how much white the last lane's colour has
 _MOST_LABELS_A_ROW = 56
 _MOST_EDGES_A_ROW = 160
@@ -67,8 +69,15 @@ def figure_timeline(
     """
     if colour != "kind" and _SCALES[colour][0] not in table.columns:
         raise UsageError(
-            f"colour={colour!r} needs column {_SCALES[colour][0]!r}: pass a plan's frame()"
+            f"colour={colour!r} needs column {_SCALES[colour][0]!r} in the table: pass a plan's "
+            "frame()"
         )
+    numbers = [*_NUMBERED, "start_s", "end_s", "slack_s"]
+    numbers += [name for name in ("clock_mhz",) if name in table.columns]
+    tables.check("figure_timeline", table, texts=["kind"], numbers=numbers, filled=True)
+    if messages is not None:
+        numbers = ["source", "device", "sent_s", "arrived_s"]
+        tables.check("figure_timeline: messages", messages, numbers=numbers)
     devices = sorted(table["device"].unique().tolist())
     makespan_s = float(table["end_s"].max())
     lane, lanes = _find_lanes(table)
@@ -278,7 +287,9 @@ def figure_memory(table: pd.DataFrame) -> go.Figure:
     """Draw what every device holds over time (``Timeline.memory_frame()``); its peak is at the
     right.
     """
-    held = table.columns[2]
+    numbers = ["device", "time_s", "activation_bytes"]
+    tables.check("figure_memory", table, numbers=numbers, filled=True)
+    held = "activation_bytes"
     devices = table["device"].nunique()
     row = 0.9 / devices
     step = 1 / devices
@@ -307,6 +318,8 @@ def figure_idle(table: pd.DataFrame) -> go.Figure:
     """Draw where each device's time goes: work and waiting by cause, from
     ``Timeline.idle_frame()``.
     """
+    causes = [f"{cause.replace('-', '_')}_s" for cause in _IDLE_COLOURS]
+    tables.check("figure_idle", table, numbers=["device", *causes, "makespan_s"])
     whole_s = table["makespan_s"]
     names = [f"device {name}" for name in table["device"]]
     fig = go.Figure().update_layout(barmode="stack", bargap=0.25)

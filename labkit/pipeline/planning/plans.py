@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
-from annotated_types import Ge
+from annotated_types import Ge, Le
 
-from labkit.errors import BadValue, UsageError, not_among
+from labkit.errors import BadValue, UsageError, not_among, shown
 from labkit.kit.describe import Positive, checked, description
 from labkit.pipeline.planning.baselines import (
     choose_max_clock,
@@ -42,6 +42,8 @@ METHODS: dict[str, Callable[..., Choice]] = {
     "optimal": choose_optimal,
 }
 TIMED_METHODS = ("optimal", "zeus-global")  # as fast as at the highest clock, unless told
+MOST_POINTS = 10_000
+"""Of a frontier: a plan each."""
 WITH_FRONTIER = (*TIMED_METHODS, "perseus")  # those that answer every deadline
 
 
@@ -137,6 +139,7 @@ class Plan:
             energy_j=("energy_j", "sum"),
         )
 
+    @checked
     def data(self, fastest: Plan) -> dict[str, Any]:
         """What it comes to beside the plan of the highest clocks, for JSON."""
         names = ("method", "deadline_s", "makespan_s", "energy_j", "bound_j")
@@ -151,6 +154,7 @@ class Plan:
             "assumptions": self.profile.assumptions,
         }
 
+    @checked
     def save_trace(self, path: Path | str) -> Path:
         """Write the plan as trace events, clocks and power included, for ui.perfetto.dev."""
         from labkit.pipeline.simulation.trace import save_events, trace_events
@@ -219,7 +223,7 @@ def max_clock_s(task: Task) -> float:
 def frontier(
     schedule: Schedule,
     profile: EnergyProfile,
-    num_points: Annotated[int, Ge(2)] = 40,
+    num_points: Annotated[int, Ge(2), Le(MOST_POINTS)] = 40,
     method: str = "optimal",
     *,
     network: Network | None = None,
@@ -237,7 +241,9 @@ def frontier(
     import pandas as pd
 
     if method not in WITH_FRONTIER:
-        raise UsageError(f"planner {method!r} has no frontier; {', '.join(WITH_FRONTIER)} have")
+        raise UsageError(
+            f"planner {shown(method)} has no frontier; {', '.join(WITH_FRONTIER)} have"
+        )
     task = Task(schedule, profile, lag_s=lags(schedule, network))
     planner = OptimalPlanner(task)
     if method == "perseus":

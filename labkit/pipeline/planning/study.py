@@ -8,17 +8,18 @@ until then they may as well compute more slowly (:func:`straggler_savings`).
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import cache, partial
 from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
-from annotated_types import Ge, MinLen
+from annotated_types import Ge, Le, MinLen
 
-from labkit.errors import UsageError
+from labkit.errors import BadValue, UsageError, not_among
 from labkit.kit.describe import Count, NonNegative, Positive, checked
 from labkit.kit.randomness import Rng, seed_of
+from labkit.kit.rules import rule
 from labkit.pipeline.planning.fitted import build_for
 from labkit.pipeline.planning.perseus import UNIT_S, perseus_frontier
 from labkit.pipeline.planning.plans import Plan
@@ -28,12 +29,14 @@ from labkit.pipeline.profiles.clocks import Task
 from labkit.pipeline.profiles.profile import EnergyProfile
 from labkit.pipeline.scheduling.graph import longest_to
 from labkit.pipeline.scheduling.schedule import Schedule
-from labkit.pipeline.simulation.costs import jitter_factors
+from labkit.pipeline.simulation.costs import Jitter, jitter_factors
 
 if TYPE_CHECKING:
     import pandas as pd
 
 AtLeastOne = Annotated[float, Ge(1)]
+MOST_DRAWS = 10**6
+MOST_REPLICAS = 10**4
 
 
 @checked
@@ -57,8 +60,10 @@ def compare(
     """
     import pandas as pd
 
-    if not plans or (baseline is not None and baseline not in plans):
-        raise UsageError(f"no plan {baseline!r} to compare with; there are: {', '.join(plans)}")
+    if not plans:
+        raise UsageError("plans holds no plan to compare")
+    if baseline is not None and baseline not in plans:
+        raise not_among("plan of the baseline's name", baseline, plans)
     base = plans[baseline if baseline is not None else next(iter(plans))]
     rows = [
         {"plan": name, "schedule": plan.schedule.name}
@@ -115,11 +120,12 @@ def sweep(
         schedule_of = cache(partial(build_for, profile, num_microbatches=size))
         plans = {}
         for title, case in described.items():
-            settings = {"max_in_flight": None, **case}
-            order = schedule_of(
-                settings.pop("schedule"), max_in_flight=settings.pop("max_in_flight")
-            )
-            plans[title] = choose_clocks(order, profile, **settings)
+            try:
+                plans[title] = _case_plan(schedule_of, profile, case)
+            except UsageError as error:
+                if title not in cases:
+                    raise
+                raise BadValue(f"cases[{title!r}]: {error}") from None
         table = compare(plans, bounds=bounds)
         keys = {"profile": name, "num_stages": profile.num_stages, "num_microbatches": size}
         for column, value in reversed(keys.items()):
@@ -128,14 +134,27 @@ def sweep(
     return pd.concat(tables, ignore_index=True)
 
 
+def _case_plan(
+    schedule_of: Callable[..., Schedule], profile: EnergyProfile, case: Mapping[str, Any]
+) -> Plan:
+    """Make the plan that a case of :func:`sweep` describes."""
+    settings = {"max_in_flight": None, **case}
+    if "schedule" not in settings:
+        raise BadValue("schedule is missing; a case has schedule, method and settings of plan")
+    name = rule(str).apply("schedule", settings.pop("schedule"))
+    caps = settings.pop("max_in_flight")
+    caps = tuple(caps) if isinstance(caps, list) else caps  # so that orders can be remembered
+    return choose_clocks(schedule_of(name, max_in_flight=caps), profile, **settings)
+
+
 @checked
 def stress(
     plans: Mapping[str, Plan],
     *,
     switch_s: Sequence[NonNegative] = (),
-    jitter: Sequence[NonNegative] = (),
-    replicas: Sequence[Count] = (1,),
-    num_draws: Count = 40,
+    jitter: Sequence[Jitter] = (),
+    replicas: Sequence[Annotated[Count, Le(MOST_REPLICAS)]] = (1,),
+    num_draws: Annotated[Count, Le(MOST_DRAWS)] = 40,
     rng: Rng = 0,
 ) -> pd.DataFrame:
     """Every plan under every trouble, compared with the first plan under the same one.

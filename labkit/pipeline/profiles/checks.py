@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from labkit.errors import BadFile, UsageError
+from labkit.errors import BadFile, UsageError, shown
 from labkit.pipeline.scheduling.schedule import BACKWARD, FORWARD, INPUT, KINDS, WEIGHT
 
 if TYPE_CHECKING:
@@ -35,8 +35,13 @@ def _fail(path: Path | None, problem: str, **where: object) -> Exception:
     """Make the error for a file's row, or for a table that comes from no file."""
     if path is not None:
         return BadFile(path, problem, **where)  # type: ignore[arg-type]
-    details = [f"{key} {value!r}" for key, value in where.items() if value not in (None, "")]
-    return UsageError("; ".join([f"energy profile: {problem}", *details]))
+    said = {key: value for key, value in where.items() if value is not None}
+    details = [f"{key} {shown(value)}" for key, value in said.items() if not _is_empty(value)]
+    return UsageError("; ".join([f"energy profile: the table: {problem}", *details]))
+
+
+def _is_empty(value: object) -> bool:
+    return isinstance(value, str) and not value
 
 
 def validated(table: pd.DataFrame, path: Path | None) -> pd.DataFrame:
@@ -52,9 +57,11 @@ def validated(table: pd.DataFrame, path: Path | None) -> pd.DataFrame:
     """
     import pandas as pd
 
+    columns = list(table.columns)
     for column in COLUMNS:
-        if column not in table.columns:
-            raise _fail(path, f"no column {column!r}", valid=", ".join(COLUMNS))
+        if columns.count(column) != 1:
+            problem = "no column" if column not in columns else "more than one column"
+            raise _fail(path, f"{problem} {column!r}", valid=", ".join(COLUMNS))
     if table.empty:
         raise _fail(path, "no measurements")
     kinds = table["instruction"].astype(str).str.strip()

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import numpy as np
-from annotated_types import Gt, Lt
+from annotated_types import Ge, Gt, Le, Lt, MinLen
 
 from labkit.errors import BadValue, UsageError
 from labkit.kit import tables
@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 Dominance = Literal["net", "raw"]
 Inner = Annotated[float, Gt(0), Lt(1)]
 """A share that leaves something on both sides."""
+KindNumber = Annotated[int, Ge(0), Le(len(KINDS) - 1)]
+"""An index into ``KINDS``."""
 
 
 @description(eq=False, repr=False)
@@ -64,9 +66,15 @@ class EnergyProfile:
     assumptions: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        check_columns("EnergyProfile", np.shape(self.kept), self, "stage", "kind", *NUMBERS, "kept")
         if not np.size(self.kept) or np.ndim(self.kept) != 1:
-            raise BadValue("EnergyProfile needs rows: make one with from_csv or from_frame")
+            raise BadValue(
+                "EnergyProfile.kept must have rows: make a profile with from_csv or from_frame"
+            )
+        shape = np.shape(self.stage)
+        check_columns("EnergyProfile", shape, self, "stage", "kind", *NUMBERS, "kept")
+        for name in NUMBERS:
+            if not np.isfinite(getattr(self, name)).all():
+                raise BadValue(f"EnergyProfile.{name} must hold finite numbers")
 
     @classmethod
     @checked
@@ -124,12 +132,13 @@ class EnergyProfile:
         """What was measured: pairs (index into ``KINDS``, stage), sorted."""
         return sorted(set(zip(self.kind.tolist(), self.stage.tolist(), strict=True)))
 
-    def rows(self, stage: int, kind: Kind, *, kept_only: bool = False) -> np.ndarray:
+    @checked
+    def rows(self, stage: Whole, kind: Kind, *, kept_only: bool = False) -> np.ndarray:
         """List the numbers of one stage's rows of a kind of work, highest clock first.
 
         Args:
             stage: the stage's number.
-            kind: an index into ``KINDS``.
+            kind: a name among ``KINDS``.
             kept_only: leave dominated rows out.
         """
         match = (self.stage == stage) & (self.kind == KINDS.index(kind))
@@ -160,7 +169,7 @@ class EnergyProfile:
     def _whole_stage(self, stage: int) -> np.ndarray:
         """Find the rows of a forward and a backward at their common clocks: (2 or 3, clocks)."""
         if stage >= self.num_stages:
-            raise BadValue(f"no stage {stage}; there are 0 to {self.num_stages - 1}")
+            raise BadValue(f"no stage {stage}; there are stages 0 to {self.num_stages - 1}")
         halves = not len(self.rows(stage, "backward"))
         kinds: list[Kind] = ["forward", "input", "weight"] if halves else ["forward", "backward"]
         rows = self.rows_together([(stage, KINDS.index(kind)) for kind in kinds])
@@ -168,7 +177,10 @@ class EnergyProfile:
             raise UsageError(f"stage {stage}: {', '.join(kinds)} have no clock in common")
         return rows
 
-    def rows_together(self, works: Sequence[tuple[int, int]]) -> np.ndarray:
+    @checked
+    def rows_together(
+        self, works: Annotated[Sequence[tuple[Whole, KindNumber]], MinLen(1)]
+    ) -> np.ndarray:
         """Find the rows of works (stage, kind) at the clocks all have, the highest first: (work,
         clock).
         """
@@ -176,7 +188,8 @@ class EnergyProfile:
         common = list(set.intersection(*(set(self.clock_mhz[rows].tolist()) for rows in parts)))
         return np.array([rows[np.isin(self.clock_mhz[rows], common)] for rows in parts])
 
-    def valley_clock_mhz(self, stage: int) -> float:
+    @checked
+    def valley_clock_mhz(self, stage: Whole) -> float:
         """The clock at which a stage takes the least energy."""
         table = self.stage_table(stage)
         return float(table["clock_mhz"].iloc[int(table["energy_j"].argmin())])
@@ -197,9 +210,9 @@ class EnergyProfile:
         """
         factors = [1.0] * len(stages) if scale is None else list(scale)
         if not stages or len(factors) != len(stages):
-            raise UsageError(f"{len(factors)} factors for {len(stages)} stages")
+            raise UsageError(f"scale has {len(factors)} factors for {len(stages)} stages")
         if bad := [s for s in stages if not 0 <= s < self.num_stages]:
-            raise UsageError(f"no stage {bad[0]}; there are 0 to {self.num_stages - 1}")
+            raise UsageError(f"no stage {bad[0]}; there are stages 0 to {self.num_stages - 1}")
         rows = [np.flatnonzero(self.stage == old) for old in stages]
         count = [len(r) for r in rows]
         stage, factor = (np.repeat(x, count) for x in (np.arange(len(stages)), factors))

@@ -12,7 +12,7 @@ from labkit.kit.describe import Count, NonNegative, Whole, checked
 from labkit.kit.rules import rule
 from labkit.pipeline.scheduling.families import FAMILIES, Family, family_of
 from labkit.pipeline.scheduling.forms import Sizes, durations_by_kind, scheduled
-from labkit.pipeline.scheduling.schedule import Schedule
+from labkit.pipeline.scheduling.schedule import Schedule, check_size
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -65,6 +65,10 @@ backward 1 on stage 0; backward 2 on stage 0
             f"schedule {name!r} has no option {unknown[0]!r}; "
             f"{hint + ' It' if hint else 'it'} has: {', '.join(sorted(valid))}"
         )
+    check_size(
+        num_stages * num_microbatches,
+        f"num_stages {num_stages} and num_microbatches {num_microbatches}",
+    )
     limit = _per_device("max_in_flight", options.pop("max_in_flight", None), num_stages, Count)
     sizes = _sizes(name, family, int(num_stages), int(num_microbatches), options)
     least = family.form.least(sizes)
@@ -148,6 +152,11 @@ def _sizes(
         early = settings["early_forwards"]
         settings["early_forwards"] = _per_device("early_forwards", early, num_devices, Whole)
     chunks = family.chunks(settings)
+    check_size(
+        num_devices * chunks * num_microbatches,
+        f"num_stages {num_devices} (of {chunks} chunks: num_chunks or num_waves) and "
+        f"num_microbatches {num_microbatches}",
+    )
     if "durations_s" in settings:
         durations_s = settings["durations_s"]
         settings["durations_s"] = durations_by_kind(durations_s, num_devices * chunks)

@@ -5,15 +5,15 @@ Where orders come from is :mod:`.policies`.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from functools import cached_property
 from itertools import chain
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
 
-from labkit.errors import BadValue, UsageError
-from labkit.kit.describe import Count, Whole, description
+from labkit.errors import BadValue, UsageError, shown
+from labkit.kit.describe import Count, Whole, checked, description
 from labkit.pipeline.scheduling.graph import Graph, build_graph
 
 if TYPE_CHECKING:
@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 Kind = Literal["forward", "backward", "input", "weight"]
 KINDS: tuple[Kind, ...] = ("forward", "backward", "input", "weight")
 FORWARD, BACKWARD, INPUT, WEIGHT = range(4)
+MOST_WORKS = 10**7
+"""Pairs of a stage and a microbatch of a schedule; more fill the memory."""
 
 
 class Instruction(NamedTuple):
@@ -72,13 +74,15 @@ class Schedule:
     weight_versions: tuple[Count, ...] | None = None
 
     def __post_init__(self) -> None:
+        self._check_sizes()
         check_columns("Schedule", (sum(self.lengths),), self, "stage", "kind", "microbatch")
         self._check_ranges()
         self._check_whole()
         self._check_order()
 
     @classmethod
-    def from_order(cls, order: Iterable[Sequence[Instruction]], *, name: str) -> Schedule:
+    @checked
+    def from_order(cls, order: Sequence[Sequence[tuple[int, str, int]]], *, name: str) -> Schedule:
         """Make a schedule of one sequence of instructions per device; its sizes are what they span.
 
         Args:
@@ -86,7 +90,8 @@ class Schedule:
             name: what the schedule is called.
 
         Raises:
-            UsageError: an instruction is out of place, or a kind of instruction does not exist.
+            UsageError: an instruction is out of place or there is none, or a kind of instruction
+                does not exist.
 
         >>> one = [Instruction(0, "forward", 0), Instruction(0, "backward", 0)]
         >>> Schedule.from_order([one], name="mine").num_microbatches
@@ -94,16 +99,20 @@ class Schedule:
         """
         rows = [list(device) for device in order]
         flat = list(chain.from_iterable(rows))
-        if unknown := [instruction for instruction in flat if instruction.kind not in KINDS]:
+        if not flat:
+            raise UsageError(f"the order of schedule {name!r} holds no instruction")
+        if unknown := [each for each in flat if each[1] not in KINDS]:
+            stage_had, kind_had, microbatch_had = unknown[0]
             raise UsageError(
-                f"schedule {name!r} holds {unknown[0]}; valid kinds: {', '.join(KINDS)}"
+                f"schedule {name!r} holds {shown(kind_had)} {microbatch_had} on stage {stage_had}; "
+                f"valid kinds: {', '.join(KINDS)}"
             )
         numbers = [(stage, KINDS.index(kind), microbatch) for stage, kind, microbatch in flat]
         stage, kind, microbatch = np.array(numbers, dtype=int).reshape(-1, 3).T
         return cls(
             name=name,
-            num_stages=1 + stage.max(initial=-1),
-            num_microbatches=1 + microbatch.max(initial=-1),
+            num_stages=1 + int(stage.max()),
+            num_microbatches=1 + int(microbatch.max()),
             lengths=tuple(map(len, rows)),
             stage=stage,
             kind=kind,
@@ -149,17 +158,25 @@ class Schedule:
         """Whether any backward pass runs as input and weight halves."""
         return bool((self.kind >= INPUT).any())
 
+    @checked
     def held(self, each: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Add up what devices hold while each instruction runs, and after it, shape (n,) each.
 
         An activation is held from its forward until its backward, or weight half, has run; ``each``
         is its size by stage.
         """
+        each = np.asarray(each)
+        if each.shape != (self.num_stages,):
+            raise BadValue(
+                f"each must hold a size for each of {self.num_stages} stages; got shape "
+                f"{each.shape}"
+            )
         sign = np.where(self.kind == FORWARD, 1, np.where(self.kind == INPUT, 0, -1))
         change = each[self.stage] * sign
         after = np.concatenate([np.cumsum(part) for part in self.by_device(change)])
         return np.maximum(after, after - change), after
 
+    @checked
     def peak_held(self, each: np.ndarray) -> np.ndarray:
         """The most that each device holds at once, shape (num_devices,); see :meth:`held`."""
         return np.array([part.max(initial=0) for part in self.by_device(self.held(each)[1])])
@@ -176,8 +193,14 @@ class Schedule:
         """For each device, the most activations (of a microbatch on a stage) it holds at once."""
         return tuple(self.peak_held(np.ones(self.num_stages, dtype=int)).tolist())
 
+    @checked
     def by_device(self, values: np.ndarray) -> list[np.ndarray]:
         """Cut ``values``, one an instruction, into one array a device."""
+        if np.shape(values) != (len(self),):
+            raise BadValue(
+                f"values must hold one for each of {len(self)} instructions; got shape "
+                f"{np.shape(values)}"
+            )
         return np.split(values, np.cumsum(self.lengths)[:-1])
 
     @cached_property
@@ -230,6 +253,18 @@ class Schedule:
             needs[mine] = table[self.stage[mine] + source, self.microbatch[mine]]
         return needs
 
+    def _check_sizes(self) -> None:
+        """Refuse sizes that fill the memory, and other lengths than there are instructions."""
+        check_size(
+            self.num_stages * self.num_microbatches,
+            f"num_stages {self.num_stages} and num_microbatches {self.num_microbatches}",
+        )
+        if sum(self.lengths) != np.size(self.stage):
+            raise BadValue(
+                f"Schedule.lengths must add up to its {np.size(self.stage)} instructions; got "
+                f"{shown(self.lengths)}, which stage and its like must follow"
+            )
+
     def _check_ranges(self) -> None:
         """Refuse numbers of stages, kinds and microbatches that there are none of."""
         stage = self.stage
@@ -240,7 +275,8 @@ class Schedule:
         if not inside.all():
             raise UsageError(
                 f"schedule {self.name!r} holds {self[int(np.argmin(inside))]}; valid: stages 0 to "
-                f"{self.num_stages - 1}, microbatches 0 to {self.num_microbatches - 1}"
+                f"{self.num_stages - 1}, microbatches 0 to {self.num_microbatches - 1} "
+                "(num_stages, num_microbatches)"
             )
 
     def _check_whole(self) -> None:
@@ -282,10 +318,26 @@ class Schedule:
             )
 
 
+def check_size(num_works: int, sizes: str) -> None:
+    """Refuse schedules of so many stages and microbatches that they fill the memory.
+
+    Args:
+        num_works: stages times microbatches.
+        sizes: the arguments that say how many, for the error.
+    """
+    if num_works > MOST_WORKS:
+        raise BadValue(
+            f"{sizes} make {num_works:.3g} pairs of a stage and a microbatch; a schedule has up to "
+            f"{MOST_WORKS:.0e}"
+        )
+
+
 def check_columns(owner: str, shape: tuple[int, ...], record: object, *names: str) -> None:
     """Refuse arrays of another shape, and numbers of instructions or stages that are not whole."""
     for name in names:
-        values = np.asarray(getattr(record, name))
+        values = getattr(record, name)
+        if not isinstance(values, np.ndarray):
+            raise BadValue(f"{owner}.{name} must be an array; got {shown(values)}")
         if values.shape != shape:
             raise BadValue(f"{owner}.{name} must have shape {shape}; got shape {values.shape}")
         if name in ("stage", "kind", "microbatch") and values.dtype.kind not in "iu":

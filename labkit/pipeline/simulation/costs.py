@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Annotated, Literal
 
 import numpy as np
+from annotated_types import Ge, Le
 
 from labkit.errors import BadValue, UsageError
-from labkit.kit.describe import NonNegative, Positive, description
+from labkit.kit.describe import NonNegative, Positive, checked, description
 from labkit.kit.randomness import Rng
 from labkit.pipeline.scheduling.graph import Lag
 from labkit.pipeline.scheduling.schedule import Schedule
@@ -15,6 +17,10 @@ from labkit.quantities import format_bytes, significant
 
 PerStage = NonNegative | Sequence[NonNegative]
 """One number for all stages, or one for each; finite and >= 0."""
+Jitter = Annotated[float, Ge(0), Le(10)]
+"""The standard deviation of a duration's logarithm: 10 makes one of a thousand last 10^13 times as
+long."""
+Cost = Literal["forward_s", "backward_s", "weight_s", "activation_bytes"]
 
 
 @description(slots=True)
@@ -39,13 +45,15 @@ class Costs:
     weight_s: PerStage = 0.0
     activation_bytes: PerStage = 1.0
 
-    def per_stage(self, name: str, schedule: Schedule) -> np.ndarray:
+    @checked
+    def per_stage(self, name: Cost, schedule: Schedule) -> np.ndarray:
         """Spread the named attribute over the stages of the schedule, shape (num_stages,)."""
         return spread(name, getattr(self, name), schedule.num_stages, "stages")
 
+    @checked
     def durations_s(self, schedule: Schedule) -> np.ndarray:
         """How long each instruction takes, in the order of ``schedule.frame()``."""
-        names = ("forward_s", "backward_s", "weight_s")
+        names: tuple[Cost, ...] = ("forward_s", "backward_s", "weight_s")
         forward, half, weight = (self.per_stage(name, schedule) for name in names)
         table = np.stack([forward, half + weight, half, weight])  # as KINDS
         return table[schedule.kind, schedule.stage]
@@ -81,6 +89,7 @@ class Network:
         if self.bandwidth_bytes_per_s is None and np.any(self.message_bytes):
             raise BadValue("message_bytes need bandwidth_bytes_per_s")
 
+    @checked
     def transfer_s(self, schedule: Schedule) -> np.ndarray:
         """How long each boundary's messages occupy a link, shape (num_stages - 1,)."""
         if self.bandwidth_bytes_per_s is None:
@@ -89,6 +98,7 @@ class Network:
             "bandwidth_bytes_per_s", schedule
         )
 
+    @checked
     def lag_s(self, schedule: Schedule) -> Lag:
         """How long instructions wait besides for work, as :func:`.graph.longest_to` takes it.
 

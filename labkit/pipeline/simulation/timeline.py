@@ -11,11 +11,18 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from labkit.errors import UsageError
-from labkit.kit.describe import NonNegative, checked
+from labkit.kit.describe import checked
 from labkit.kit.randomness import Rng
 from labkit.pipeline.scheduling.graph import Lag, critical_path, longest_from, longest_to
 from labkit.pipeline.scheduling.schedule import BACKWARD, FORWARD, INPUT, KINDS, Schedule
-from labkit.pipeline.simulation.costs import Costs, Network, boundaries, jitter_factors, lags
+from labkit.pipeline.simulation.costs import (
+    Costs,
+    Jitter,
+    Network,
+    boundaries,
+    jitter_factors,
+    lags,
+)
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -253,6 +260,7 @@ class Timeline:
         table = self.schedule.frame()
         return table.assign(start_s=self.start_s, end_s=self.end_s, slack_s=self.slack_s)
 
+    @checked
     def save_trace(self, path: Path | str) -> Path:
         """Write the timeline as trace events, for https://ui.perfetto.dev or chrome://tracing."""
         from labkit.pipeline.simulation.trace import save_events, trace_events
@@ -266,7 +274,7 @@ def simulate(
     costs: Costs | np.ndarray,
     *,
     network: Network | None = None,
-    jitter: NonNegative = 0.0,
+    jitter: Jitter = 0.0,
     rng: Rng | None = None,
 ) -> Timeline:
     """Run the schedule: each instruction starts when its device and its input are ready.
@@ -298,9 +306,12 @@ def simulate(
         costs = costs.durations_s(schedule)
     duration = np.asarray(costs, dtype=float)
     if duration.shape != (len(graph),):
-        raise UsageError(f"{duration.shape} durations for the schedule's {len(graph)} instructions")
+        raise UsageError(
+            f"costs must hold a duration for each of the schedule's {len(graph)} instructions; got "
+            f"shape {duration.shape}"
+        )
     if not np.all(np.isfinite(duration)) or np.any(duration < 0):
-        raise UsageError("every duration must be finite and >= 0")
+        raise UsageError("costs: every duration must be finite and >= 0")
     duration = duration * jitter_factors(jitter, len(graph), rng)
     lag_s = lags(schedule, network)
     end = longest_to(graph, duration, lag_s)

@@ -232,7 +232,7 @@ def _places(
 ) -> pd.DataFrame:
     """List every whole split of a batch size over an allocation."""
     if not allocations or not batch_sizes:
-        raise UsageError("a choice needs at least one allocation and one batch size")
+        raise UsageError("a choice needs one or more of allocations and of batch_sizes")
     allocation_of(*np.array(allocations).T)
     low, high = atomic_bsz_range
     if low > high:

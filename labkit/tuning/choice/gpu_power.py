@@ -13,7 +13,7 @@ import numpy as np
 from annotated_types import MinLen
 from numpy.typing import ArrayLike, NDArray
 
-from labkit.errors import BadValue, UsageError
+from labkit.errors import BadValue, UsageError, shown
 from labkit.kit.describe import Count, NonNegative, Positive, checked, description
 from labkit.tuning.traces.job import Job, check_tables
 
@@ -84,7 +84,10 @@ class GpuPower:
     def at(self, atomic_bsz: ArrayLike) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """Interpolate relative speed and draw in watts: batch sizes of one GPU × power limits."""
         known = np.log(np.array(self.batch_sizes, dtype=float))
-        size = np.log(np.asarray(atomic_bsz, dtype=float))
+        sizes = np.asarray(atomic_bsz, dtype=float)
+        if not (np.isfinite(sizes) & (sizes > 0)).all():
+            raise BadValue(f"atomic_bsz must be finite and above 0; got {shown(atomic_bsz)}")
+        size = np.log(sizes)
         speed, watts = (
             np.stack([_interpolated(size, known, column) for column in np.array(table).T], -1)
             for table in (self.relative_speed, self.busy_power_w)
@@ -117,14 +120,25 @@ class HostPower:
     gpus_per_node: Count | None = None
     """With it, nodes are taken whole and their other GPUs idle; without it, they are someone's."""
 
-    def idle_gpus(self, num_nodes: NDArray, num_gpus: NDArray) -> NDArray[np.float64]:
+    @checked
+    def idle_gpus(self, num_nodes: ArrayLike, num_gpus: ArrayLike) -> NDArray[np.float64]:
         """How many GPUs of its nodes a job does not use.
 
         Raises:
             UsageError: the job uses more than there are.
         """
+        num_nodes = np.atleast_1d(num_nodes)
+        num_gpus = np.atleast_1d(num_gpus)
+        for name, counts in (("num_nodes", num_nodes), ("num_gpus", num_gpus)):
+            if not np.isfinite(counts).all():
+                raise BadValue(f"{name} must be finite; got {shown(counts)}")
+        if num_nodes.shape != num_gpus.shape:
+            raise BadValue(
+                f"num_nodes and num_gpus must have one shape; got {num_nodes.shape} and "
+                f"{num_gpus.shape}"
+            )
         if self.gpus_per_node is None:
-            return np.zeros(np.shape(num_gpus))
+            return np.zeros(num_gpus.shape)
         idle = num_nodes * self.gpus_per_node - num_gpus
         if (idle < 0).any():
             where = int(np.flatnonzero(idle < 0)[0])

@@ -20,6 +20,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from labkit.errors import BadValue, UsageError
 from labkit.kit.describe import NonNegative, Positive, Share, checked, description
+from labkit.kit.rules import MOST
 
 Selector = Literal["cost", "energy", "time", "max-slowdown"]
 """Source: zeus-ml's ``zeus.optimizer.power_limit`` offers the same four."""
@@ -44,7 +45,23 @@ def cost_j(
     >>> cost_j([1000.0], [10.0], eta=0.5, max_power_w=250.0).item()
     1750.0
     """
+    _check_measured(energy_j, time_s)
     return eta * np.asarray(energy_j) + (1 - eta) * max_power_w * np.asarray(time_s)
+
+
+def _check_measured(energy_j: ArrayLike, time_s: ArrayLike) -> None:
+    """Refuse arrays that do not go together, and what no unit makes joules or seconds."""
+    try:
+        np.broadcast_shapes(np.shape(energy_j), np.shape(time_s))
+    except ValueError:
+        raise BadValue(
+            f"energy_j and time_s must broadcast; got shapes {np.shape(energy_j)} and "
+            f"{np.shape(time_s)}"
+        ) from None
+    for name, values in (("energy_j", energy_j), ("time_s", time_s)):
+        sizes = np.abs(np.asarray(values, dtype=float))
+        if ((sizes > MOST) & np.isfinite(sizes)).any():
+            raise BadValue(f"{name} must hold numbers up to {MOST:g}")
 
 
 @checked

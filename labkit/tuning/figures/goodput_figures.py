@@ -7,6 +7,9 @@ import math
 import pandas as pd
 import plotly.graph_objects as go
 
+from labkit.errors import BadValue
+from labkit.kit import tables
+from labkit.kit.describe import checked
 from labkit.kit.draw import CYCLE, PALETTE, VEIL, finish
 from labkit.tuning.choice.choose import JointChoice, counted, place_text
 from labkit.tuning.figures.configuration_figures import MARK, figure_lines, points, stroke
@@ -15,11 +18,14 @@ _STAR = {**MARK["best"], "line": {"width": 1.2, "color": "white"}}
 _MOST_POINTS = 1500
 
 
+@checked
 def figure_goodput(table: pd.DataFrame) -> go.Figure:
     """Draw goodput over total batch size (``goodput.surface``), a line for each number of GPUs.
 
     Of allocations with as many GPUs, the best counts.
     """
+    numbers = ["num_gpus", "batch_size", "goodput"]
+    tables.check("figure_goodput", table, numbers=numbers, filled=True)
     best = table.groupby(["num_gpus", "batch_size"], as_index=False)["goodput"].max()
     return figure_lines(
         best.assign(num_gpus=[counted(gpus, "GPU") for gpus in best["num_gpus"]]),
@@ -32,6 +38,7 @@ def figure_goodput(table: pd.DataFrame) -> go.Figure:
     )
 
 
+@checked
 def figure_fit(table: pd.DataFrame, *, of: str = "measured") -> go.Figure:
     """Draw predicted against given step times (``cross_validate``), coloured by number of nodes.
 
@@ -41,6 +48,10 @@ def figure_fit(table: pd.DataFrame, *, of: str = "measured") -> go.Figure:
         table: the steps, each predicted by a fit that has not seen it.
         of: says what kind of steps they are: ``measured``, or made by a model.
     """
+    numbers = ["step_time_s", "predicted_s", "num_nodes", "atomic_bsz"]
+    tables.check("figure_fit", table, texts=["allocation"], numbers=numbers, filled=True)
+    if not (table[["step_time_s", "predicted_s"]].min() > 0).all():
+        raise BadValue("figure_fit: the table's step_time_s and predicted_s must be above 0")
     measured = table["step_time_s"]
     predicted = table["predicted_s"]
     low = min(measured.min(), predicted.min()) / 1.1
@@ -70,6 +81,7 @@ def figure_fit(table: pd.DataFrame, *, of: str = "measured") -> go.Figure:
     return finish(fig, x=f"{of} step (s)", y="predicted step (s)", height=560)
 
 
+@checked
 def figure_choice(choice: JointChoice) -> go.Figure:
     """Draw time and energy to the target of a joint choice: the front, coloured by GPUs, and a
     star.
@@ -129,19 +141,26 @@ def figure_choice(choice: JointChoice) -> go.Figure:
     return fig.update_layout(legend=legend)
 
 
+@checked
 def figure_knobs(table: pd.DataFrame) -> go.Figure:
     """Draw the energy with some knobs free and the others as given (``JointChoice.one_by_one``).
 
     A bar stands for each row; where nothing in time satisfies a row, words say so.
     """
+    tables.check("figure_knobs", table, texts=["knobs", "energy_j"], filled=True)
+    energies_j = pd.to_numeric(table["energy_j"], errors="coerce")
+    if energies_j.isna().sum() > table["energy_j"].isna().sum():
+        raise BadValue("figure_knobs: energy_j of the table must hold numbers, or be missing")
+    table = table.assign(energy_j=energies_j)
     rows = table.iloc[::-1]
     known = rows["energy_j"].astype(float)
     joules, energy = _energy_unit(known)
-    colors = [PALETTE["ours" if k == "all together" else "baseline"] for k in rows["knobs"]]
+    names = rows["knobs"].astype(str)
+    colors = [PALETTE["ours" if k == "all together" else "baseline"] for k in names]
     fig = go.Figure(
         go.Bar(
             x=known.fillna(0.0) / joules,
-            y=rows["knobs"],
+            y=names,
             orientation="h",
             marker={"color": colors},
             text=["not in time" if math.isnan(e) else f"{e / joules:.4g}" for e in known],

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import numpy as np
 from annotated_types import Ge
 
-from labkit.errors import UsageError
+from labkit.errors import UsageError, shown
 from labkit.kit.describe import AnyNumber, Positive, checked
 
 if TYPE_CHECKING:
@@ -60,10 +60,10 @@ def adascale_gain(
     Source: Johnson et al. 2020 (the gain ratio of AdaScale); Pollux §3.1.
     """
     size = np.asarray(batch_size, dtype=float)
-    if (size < init_batch_size).any():
+    if not (np.isfinite(size) & (size >= init_batch_size)).all():
         raise UsageError(
-            f"efficiency is against init_batch_size {init_batch_size:g}, so a batch size must be "
-            f"at least that; got {size.min():g}"
+            f"efficiency is against init_batch_size {init_batch_size:g}, so batch_size must be at "
+            f"least that, and finite; got {shown(batch_size)}"
         )
     if np.isinf(noise_scale):
         return size / init_batch_size
@@ -94,6 +94,8 @@ def learning_rate(
     0.4
     """
     size = np.asarray(batch_size, dtype=float)
+    if not (np.isfinite(size) & (size > 0)).all():
+        raise UsageError(f"batch_size must be finite and above 0; got {shown(batch_size)}")
     if rule.endswith("adascale"):
         if noise_scale is None:
             raise UsageError(f"the rule {rule!r} needs noise_scale")

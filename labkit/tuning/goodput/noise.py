@@ -20,6 +20,9 @@ from numpy.typing import ArrayLike
 from labkit.errors import UsageError
 from labkit.kit.describe import Positive, checked, description
 
+MOST_GRADIENT = 1e100
+"""The size of a gradient's part whose square, and a sum of many, are still numbers."""
+
 
 @description(slots=True)
 class GradientNoise:
@@ -64,7 +67,8 @@ def from_two_batches(
     """
     if not small_batch < large_batch:
         raise UsageError(
-            f"two batch sizes, 0 < small < large, are needed, got {small_batch} and {large_batch}"
+            f"two batch sizes, 0 < small_batch < large_batch, are needed, got {small_batch} and "
+            f"{large_batch}"
         )
     span = large_batch - small_batch
     return GradientNoise(
@@ -87,8 +91,10 @@ def from_replicas(gradients: ArrayLike, examples_each: Positive) -> GradientNois
     Source: Pollux §4.1 (its estimator where there are several replicas).
     """
     rows = np.asarray(gradients, dtype=float)
-    if rows.ndim != 2 or len(rows) < 2:
+    if rows.ndim != 2 or len(rows) < 2 or not rows.size:
         raise UsageError(f"gradients must be a table of at least two rows, got shape {rows.shape}")
+    if not (np.abs(rows) < MOST_GRADIENT).all():
+        raise UsageError(f"gradients must be numbers below {MOST_GRADIENT:g} in size")
     return from_two_batches(
         small_sqr=float(np.mean(np.sum(rows**2, axis=1))),
         small_batch=examples_each,
@@ -106,6 +112,6 @@ def average(estimates: Iterable[GradientNoise]) -> GradientNoise:
     """
     terms = np.array([(e.grad_sqr, e.covariance_trace) for e in estimates])
     if not len(terms):
-        raise UsageError("there is no estimate of the gradient noise to average")
+        raise UsageError("estimates holds no estimate of the gradient noise to average")
     grad_sqr, trace = terms.mean(0)
     return GradientNoise(grad_sqr=float(grad_sqr), covariance_trace=float(trace))

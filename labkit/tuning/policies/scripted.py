@@ -48,6 +48,8 @@ class Scripted(Policy):
             self.script(self.default, costs, draws)
             for costs, draws in zip(self.costs, self.draws, strict=True)
         ]
+        if not all(hasattr(script, "send") for script in self.scripts):
+            raise UsageError("Scripted.script must be a generator: a function that yields")
         self.reached: list[bool | None] = [None] * seeds
 
     def decide(self, who: Indices, noise: Floats) -> tuple[Indices, Indices]:

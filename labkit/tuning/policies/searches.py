@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from labkit.errors import BadValue
 from labkit.kit.describe import NonNegative, Share, Whole, description
 from labkit.tuning.policies.policy import (
     Floats,
@@ -28,6 +29,22 @@ class Fixed(Policy):
     power: Whole
     stops_early: bool = False
     profiles_power: bool = False
+
+    def begin(self, task: Task) -> None:
+        super().begin(task)
+        limits = len(task.power_limits_w)
+        for name, index, count in (
+            ("batch", self.batch, task.shape[1]),
+            ("power", self.power, limits),
+        ):
+            if index >= count:
+                raise BadValue(
+                    f"Fixed.{name} must be an index from 0 to {count - 1} on this job; got {index}"
+                )
+        if task.profiled is not None and not task.profiled[self.batch, self.power]:
+            raise BadValue(
+                f"Fixed: batch {self.batch} was not profiled at power {self.power} (indices)"
+            )
 
     def decide(self, who: Indices, noise: Floats) -> tuple[Indices, Indices]:
         return np.full(len(who), self.batch), np.full(len(who), self.power)

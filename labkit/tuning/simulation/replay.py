@@ -11,17 +11,22 @@ from collections.abc import Iterator
 from typing import Annotated
 
 import numpy as np
-from annotated_types import Gt
+from annotated_types import Ge, Gt, Le
 from numpy.typing import NDArray
 
 from labkit.errors import LabkitError, UsageError
-from labkit.kit.describe import Count, Seeds, Share, description
+from labkit.kit.describe import Seeds, Share, description
 from labkit.tuning.configurations.outcomes import cost_j, epoch_cost_j
 from labkit.tuning.policies.policy import Outcome, Policy, Task
 from labkit.tuning.traces.job import Job
 
 MAX_TRIES = 20
 """How often a recurrence may fail before the target counts as out of reach (as zeus-ml has it)."""
+
+Recurrences = Annotated[int, Ge(1), Le(10**6)]
+"""How often a job recurs: more would take hours."""
+Concurrency = Annotated[int, Ge(1), Le(10**4)]
+"""How many recurrences are in flight at once, each with the state of every seed."""
 
 _PENALTY = 100.0  # a run too costly for even one epoch counts as this many times its bound
 _CHUNK = 128
@@ -35,10 +40,10 @@ class Experiment:
     policy: str
     eta_knob: Share
     beta_knob: Annotated[float, Gt(1)]
-    num_recurrences: Count
+    num_recurrences: Recurrences
     seeds: Seeds
     drift: tuple[Job, ...] = ()
-    concurrency: Count = 1
+    concurrency: Concurrency = 1
 
     def __post_init__(self) -> None:
         names = ("batch_sizes", "power_limits_w", "default_batch_size")

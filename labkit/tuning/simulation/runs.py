@@ -17,12 +17,12 @@ from annotated_types import Gt
 from numpy.typing import NDArray
 
 from labkit.errors import UsageError
-from labkit.kit.describe import Count, NonNegative, Share, Whole, checked
+from labkit.kit.describe import NonNegative, Share, Whole, checked
 from labkit.kit.stats import mean_interval
 from labkit.tuning.configurations import outcomes
 from labkit.tuning.configurations.power_limits import Selector
 from labkit.tuning.policies.names import Policy, policy_named
-from labkit.tuning.simulation.replay import Experiment, replay
+from labkit.tuning.simulation.replay import Concurrency, Experiment, Recurrences, replay
 from labkit.tuning.traces.job import PUBLISHED, Job
 from labkit.tuning.traces.trace import TrainingTrace
 
@@ -158,10 +158,10 @@ def simulate(
     policy: str | Policy = "zeus",
     eta: Share = 0.5,
     beta: Annotated[float, Gt(1)] = 2.0,
-    recurrences: Count | None = None,
+    recurrences: Recurrences | None = None,
     seeds: Iterable[Whole] = range(100),
     drift: Sequence[Job] = (),
-    concurrency: Count = 1,
+    concurrency: Concurrency = 1,
     selector: Selector = "cost",
     max_slowdown: NonNegative | None = None,
 ) -> Runs:

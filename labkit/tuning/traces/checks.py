@@ -14,8 +14,8 @@ from pathlib import Path
 
 import pandas as pd
 
-from labkit.errors import BadFile
-from labkit.kit.tables import texts
+from labkit.errors import BadFile, BadValue
+from labkit.kit.tables import check, texts
 
 WORKLOAD = ["dataset", "network", "optimizer"]
 _RUN = [*WORKLOAD, "batch_size", "run"]
@@ -30,6 +30,8 @@ _NEVER = {"", "nan", "na"}  # how tools write an empty field; Zeus's own files h
 ENERGY_SOURCES = ("measured", "modelled")
 MOST_OVERDRAW = 0.05
 """Share beyond its limit that a GPU may draw on average before a row counts as implausible."""
+MOST_SIZE = 2**53
+"""Of a batch: beyond it a table's numbers are no longer exact."""
 HOLES = "pairs of batch size and power limit not profiled"
 OVERDRAWN = f"rows above their power limit by more than {MOST_OVERDRAW:.0%}"
 
@@ -67,6 +69,29 @@ def read_power(path: Path) -> pd.DataFrame:
     return table[columns].reset_index(drop=True)
 
 
+def check_tables(train: pd.DataFrame, power: pd.DataFrame) -> None:
+    """Refuse tables that are none of a trace's, whoever made them.
+
+    Raises:
+        BadValue: a column is missing, twice, or holds what cannot stand there.
+    """
+    for name, table, columns in (
+        ("train", train, _TRAIN_COLUMNS),
+        ("power", power, _POWER_COLUMNS),
+    ):
+        place = f"TrainingTrace.{name}"
+        words = [column for column in columns if column in _WORDS]
+        numbers = [column for column in columns if column not in _WORDS]
+        check(place, table, texts=words, numbers=numbers, filled=True)
+        for column in words:
+            if not all(isinstance(value, str) for value in table[column]):
+                raise BadValue(f"{place}: column {column!r} of the table must hold texts")
+        for column in numbers:
+            good = table[column].gt(0) & (table[column].lt(math.inf) | (column == "target_epoch"))
+            if not good.all():
+                raise BadValue(f"{place}: column {column!r} of the table must hold numbers above 0")
+
+
 # ---------------------------------------------------------------- rows that cannot be right
 
 
@@ -88,6 +113,7 @@ def _checked(path: Path, columns: list[str], key: list[str], optional: str = "")
         table[column] = number
     sizes = table["batch_size"]
     _refuse(path, sizes, sizes % 1 != 0, "not whole", "a whole number")
+    _refuse(path, sizes, sizes > MOST_SIZE, "too large", f"a whole number up to {MOST_SIZE}")
     table["batch_size"] = sizes.astype(int)
     _refuse_repeats(path, table, key)
     return table

@@ -15,7 +15,7 @@ import numpy as np
 from annotated_types import MinLen
 from numpy.typing import NDArray
 
-from labkit.errors import BadValue, UsageError
+from labkit.errors import BadValue, UsageError, shown
 from labkit.kit.describe import AnyNumber, Count, NonNegative, Positive, description
 
 
@@ -46,12 +46,12 @@ class Job:
         if self.default_batch_size not in self.batch_sizes:
             raise UsageError(
                 f"job {self.name!r}: default_batch_size {self.default_batch_size} is not in the "
-                f"trace; there are {', '.join(map(str, self.batch_sizes))}"
+                f"trace; there are batch_sizes {', '.join(map(str, self.batch_sizes))}"
             )
         if len(self.epochs_to_target) != len(self.batch_sizes):
             raise BadValue(
                 f"job {self.name!r}: epochs_to_target must have a row for each of "
-                f"{len(self.batch_sizes)} batch sizes, got {len(self.epochs_to_target)}"
+                f"{len(self.batch_sizes)} batch_sizes, got {len(self.epochs_to_target)}"
             )
         check_tables(self, "time_per_epoch_s", "average_power_w")
         if (np.isnan(self.time_per_epoch_s) != np.isnan(self.average_power_w)).any():
@@ -124,8 +124,10 @@ def check_tables(record: Any, *names: str) -> None:
         if len(table) != sizes or any(len(row) != limits for row in table):
             raise BadValue(
                 f"{name} must have a row for each of {sizes} batch sizes and a column for each of "
-                f"{limits} power limits"
+                f"{limits} power limits, as batch_sizes and power_limits_w say"
             )
+        if not all(np.isscalar(value) for row in table for value in row):
+            raise BadValue(f"{name} must hold numbers; got {shown(table)}")
         values = np.asarray(table)
         if values.dtype.kind not in "if" or (values <= 0).any() or np.isinf(values).any():
             raise BadValue(

@@ -13,6 +13,7 @@ from __future__ import annotations
 import re
 import warnings
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import asdict, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pandas as pd
 
-from labkit.errors import BadFile, BadValue, LabkitError, UsageError, not_among
+from labkit.errors import BadFile, BadValue, LabkitError, UsageError, not_among, shown
 from labkit.files import load_yaml, shipped
 from labkit.kit.describe import NonNegative, checked, description
 from labkit.tuning.traces import checks
@@ -51,6 +52,9 @@ class TrainingTrace:
     workloads: Mapping[str, Workload] = field(default_factory=lambda: PUBLISHED)
     standin: str = ""
     """Why the files are ours in place of a data set's, and so nothing was measured; else empty."""
+
+    def __post_init__(self) -> None:
+        checks.check_tables(self.train, self.power)
 
     @classmethod
     @checked
@@ -95,6 +99,7 @@ class TrainingTrace:
         named = [name for name, dataset in known.items() if dataset in both]
         return named + sorted(both - set(known.values()))
 
+    @checked
     def gaps(self, name: str = "") -> pd.DataFrame:
         """List what the files lack of a full grid (for one workload), and what is hard to believe.
 
@@ -269,8 +274,9 @@ def names() -> list[str]:
 
 def folder_of(source: str | Path) -> Path | None:
     """Find the folder of a recorded trace, or a folder given as one; None where there is none."""
-    if (Path(source) / META).is_file():
-        return Path(source)
+    with suppress(OSError, ValueError):  # a name that no file can have names no folder
+        if (Path(source) / META).is_file():
+            return Path(source)
     return shipped(HOME) / str(source) if str(source) in names() else None
 
 
@@ -295,7 +301,7 @@ def load(source: str | Path | Source = "zeus-nsdi23", *, gpu: str | None = None)
     if folder is not None:
         if gpu is not None:
             raise UsageError(
-                f"{str(source)!r} was recorded on one machine: leave gpu ({gpu!r}) out"
+                f"{str(source)!r} was recorded on one machine: leave gpu ({shown(gpu)}) out"
             )
         content = meta(folder)
         machine = content["machine"]["name"]
