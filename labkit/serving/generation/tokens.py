@@ -197,10 +197,12 @@ class TokenProfile:
         """
         prompt = requests.column("prompt_tokens")
         output = requests.column("output_tokens")
-        first = np.maximum(self.weights_s, batch * np.maximum(prompt, 1) * self.token_s)
+        reused = requests.reused_tokens
+        computed = np.maximum(prompt, 1) - reused
+        first = np.maximum(self.weights_s, batch * computed * self.token_s)
         later = (output - 1) * max(self.weights_s, batch * self.token_s)
-        cached = batch * (output - 1) * (2 * prompt + output - 2) / 2
+        cached = batch * (reused + (output - 1) * (2 * prompt + output - 2) / 2)
         each = output * (self.fixed_s + batch * self.sequence_s)
-        sent = batch * (np.maximum(prompt, 1) + output - 1) * self.sent_token_s
+        sent = batch * (computed + output - 1) * self.sent_token_s
         stage = each + first + later + sent + cached * self.cached_token_s
         return self.request_s + self.stages * stage
