@@ -404,3 +404,12 @@ def test_prefixes_are_the_same_in_both_loops(memory: str) -> None:
     )
     none = serving.simulate(stream.changed(prefix_tokens=()), profile, ours.batcher)
     assert none.summary()["median_latency_s"] > ours.summary()["median_latency_s"]
+
+
+def test_heads_of_keys_are_kept_several_times_beyond_their_number() -> None:
+    """Llama-3-8B has 8 heads of keys: 16 GPUs read an eighth of them each, as 8 GPUs do."""
+    cached_s = {
+        ways: serving.TokenProfile.roofline("llama-3-8b", "H100-80GB", tensor=ways).cached_token_s
+        for ways in (1, 8, 16)
+    }
+    assert cached_s[16] == cached_s[8] == cached_s[1] / 8
