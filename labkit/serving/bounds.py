@@ -45,8 +45,9 @@ def bound(requests: Requests, profile: TokenProfile, server: Batcher | Batching)
     prompt = requests.column("prompt_tokens")
     output = requests.column("output_tokens")
     prompt = np.maximum(prompt, 1)
-    cached = (output - 1) * (2 * prompt + output - 2) / 2
-    tokens = prompt + output - 1
+    reused = requests.reused_tokens
+    cached = reused + (output - 1) * (2 * prompt + output - 2) / 2
+    tokens = prompt - reused + output - 1
     own = output * profile.sequence_s + cached * profile.cached_token_s
     own += tokens * profile.sent_token_s
     shared = output / server.max_batch

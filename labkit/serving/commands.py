@@ -52,10 +52,20 @@ class RequestOptions:
     rate: Annotated[float, option("Synthetic requests a second.")] = 1.0
     cv: Annotated[float, option("Variation of their gaps; 1: Poisson, above: bursts.")] = 1.0
     prompts: Annotated[str, option("Tokens of synthetic prompts.", metavar="LOW-HIGH")] = "32-512"
+    prefix_share: Annotated[
+        float, option("Share of each prompt that is in the cache already.", min=0, max=1)
+    ] = 0.0
     outputs: Annotated[str, option("Tokens generated for them.", metavar="LOW-HIGH")] = "1-128"
     seed: Annotated[int, option("Of synthetic requests.", min=0)] = 0
 
     def read(self) -> Requests:
+        requests = self._read()
+        if not self.prefix_share:
+            return requests
+        prefix = np.floor(self.prefix_share * requests.column("prompt_tokens"))
+        return requests.changed(prefix_tokens=prefix)
+
+    def _read(self) -> Requests:
         if not self.trace:
             return serving.generate(
                 self.rate,

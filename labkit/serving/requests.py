@@ -7,7 +7,7 @@ from copy import copy
 from functools import cached_property
 from math import ceil, inf
 from pathlib import Path
-from typing import Annotated, Any, ClassVar
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 import numpy as np
 from annotated_types import Ge, Gt, Le, MinLen
@@ -22,6 +22,9 @@ from labkit.kit.describe import (
     checked,
     description,
 )
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 TRACES = {"azure-llm-2023": "data/AzureLLMInferenceTrace_conv.csv"}
 """Published traces: an hour of conversations with language models at Azure."""
@@ -44,6 +47,7 @@ COLUMNS = {
         default=1,
         resembles="tok|length",
     ),
+    "prefix_tokens": counts("prefix_tokens", least=0, default=0),
     "slo_s": Column(
         spellings=("slo_s", "slo"),
         allows=lambda slo, _: slo > 0,
@@ -69,6 +73,8 @@ class Requests(Arrivals):
         arrival_s: when each request arrives.
         prompt_tokens: tokens it brings; default: 0, for models that have no prompt.
         output_tokens: tokens that are generated for it (for other models: 1); default: 1.
+        prefix_tokens: first tokens of its prompt whose keys and values an earlier request has left
+            in the cache, where there is prefix caching; default: 0.
         slo_s: the latency it should not exceed; ``inf`` for none; default: none.
         model: the model it is for; default: all are for one.
         name: of the requests, as tables show it.
@@ -81,6 +87,7 @@ class Requests(Arrivals):
     arrival_s: ArrayLike
     prompt_tokens: ArrayLike = ()
     output_tokens: ArrayLike = ()
+    prefix_tokens: ArrayLike = ()
     slo_s: ArrayLike = ()
     model: tuple[str, ...] = ()
     name: str = "requests"
@@ -100,6 +107,18 @@ class Requests(Arrivals):
         index = np.array([places[name] for name in self.model] or [0] * len(self), dtype=np.int64)
         index.setflags(write=False)  # worked out once
         return index
+
+    @property
+    def reused_tokens(self) -> NDArray[np.int64]:
+        """Tokens of each prompt that are not computed: its prefix, without the prompt's last."""
+        most = np.maximum(self.column("prompt_tokens"), 1) - 1
+        reused: NDArray[np.int64] = np.minimum(self.column("prefix_tokens"), most)
+        return reused
+
+    def frame(self) -> pd.DataFrame:
+        """Table the requests in order of arrival, with ``prefix_tokens`` where one has some."""
+        table = super().frame()
+        return table if self.column("prefix_tokens").any() else table.drop(columns="prefix_tokens")
 
     @property
     def rate_per_s(self) -> float:

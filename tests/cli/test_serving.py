@@ -88,5 +88,8 @@ def test_a_configuration_describes_the_model_and_costs_are_settable(
     dear = told(
         *given, "--why", 3, "--request-ms", 1000, "--iteration-us", 50, "--link-gb-per-s", 1
     )
+    cached = told(*given, "--why", 3, "--prefix-share", 0.9, "--prompts", 4000, "--max-batch", 4)
+    whole = told(*given, "--why", 3, "--prompts", 4000, "--max-batch", 4)
+    assert cached["mean_first_s"] < whole["mean_first_s"]
     assert dear["mean_first_s"] > 1 + plain["mean_first_s"]
     assert "it is one replica" in " ".join(ran(*given)[0].split()).lower()

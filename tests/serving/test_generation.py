@@ -365,3 +365,51 @@ def test_a_batcher_of_ones_own_pays_the_same() -> None:
     least = serving.bound(stream, profile, ours.batcher)
     assert ours.summary()["throughput_per_s"] <= least.rate_per_s
     assert (ours.latency_s >= profile.alone_s(stream) - 1e-9).all()
+
+
+def test_a_prefix_in_the_cache_is_read_and_held_and_not_computed() -> None:
+    """Of 10 prompt tokens 6 are in the cache: 4 are computed, and 6, then 10 are read."""
+    one = serving.Requests(
+        arrival_s=[0.0], prompt_tokens=[10], output_tokens=[2], prefix_tokens=[6]
+    )
+    profile = serving.TokenProfile(weights_s=0.5, token_s=1.0, cached_token_s=0.125)
+    for memory in ("reserved", "paged"):
+        run = serving.simulate(one, profile, serving.Batcher(memory=memory, block_tokens=1))
+        assert run.first_s.tolist() == [4 + 6 * 0.125]
+        assert run.end_s.tolist() == [4 + 6 * 0.125 + 1 + 10 * 0.125]
+        assert profile.alone_s(one).tolist() == run.end_s.tolist()
+    assert run.most_slots == 11
+    whole = one.changed(prefix_tokens=[99])
+    assert whole.reused_tokens.tolist() == [9], "the last token of a prompt is computed"
+
+
+@pytest.mark.parametrize("memory", ["reserved", "paged"])
+def test_prefixes_are_the_same_in_both_loops(memory: str) -> None:
+    stream = serving.generate(3, 60, prompt_tokens=(4, 40), output_tokens=(1, 9), rng=2)
+    prefix = np.arange(60) % 7 * 6
+    stream = stream.changed(prefix_tokens=prefix)
+    profile = serving.TokenProfile(
+        weights_s=0.02, token_s=2e-3, cached_token_s=1e-4, sent_token_s=1e-4, slots=96
+    )
+    ours = serving.simulate(
+        stream, profile, serving.Batcher(max_batch=4, memory=memory, block_tokens=8)
+    )
+    own = policies.Reserved(4) if memory == "reserved" else policies.Paged(4, 8)
+    theirs = serving.simulate(stream, profile, own)
+    assert ours.end_s.tolist() == theirs.end_s.tolist()
+    assert (ours.latency_s >= profile.alone_s(stream) - 1e-9).all()
+    assert (
+        ours.summary()["throughput_per_s"]
+        <= serving.bound(stream, profile, ours.batcher).rate_per_s
+    )
+    none = serving.simulate(stream.changed(prefix_tokens=()), profile, ours.batcher)
+    assert none.summary()["median_latency_s"] > ours.summary()["median_latency_s"]
+
+
+def test_heads_of_keys_are_kept_several_times_beyond_their_number() -> None:
+    """Llama-3-8B has 8 heads of keys: 16 GPUs read an eighth of them each, as 8 GPUs do."""
+    cached_s = {
+        ways: serving.TokenProfile.roofline("llama-3-8b", "H100-80GB", tensor=ways).cached_token_s
+        for ways in (1, 8, 16)
+    }
+    assert cached_s[16] == cached_s[8] == cached_s[1] / 8

@@ -65,7 +65,7 @@ class Asked:
     outputs: int = 0
     """What it has generated so far."""
     cached_tokens: int = 0
-    """Tokens processed so far, whose keys and values it keeps."""
+    """Tokens processed so far, whose keys and values it keeps; at first its prefix in the cache."""
     held_slots: int = 0
     """Slots of keys and values that it holds."""
 

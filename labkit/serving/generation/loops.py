@@ -34,6 +34,7 @@ REQUEST = np.dtype(
         ("arrival", "f8"),
         ("prompt", "i8"),  # tokens it brings
         ("output", "i8"),  # tokens to generate for it
+        ("prefix", "i8"),  # first tokens of its prompt that are in the cache when it begins
         ("reserve", "i8"),  # slots it takes when it begins, where memory is reserved
         ("need", "i8"),  # tokens to process before its next output
         ("cached", "i8"),  # tokens processed so far, whose keys and values are kept
@@ -152,7 +153,7 @@ def _make_room(world: World, rule: Rule, slots: int, place: int, extra: int) -> 
             state.used -= _held_slots(rule, request)
             request.status = WAITING
             request.blocks = 0
-            request.cached = 0
+            request.cached = request.prefix
             request.need = request.prompt + request.made
             request.preempted += 1
             # 2. It waits in its old place.
@@ -218,12 +219,13 @@ def _begin(world: World, rule: Rule, slots: int, batch: Places, now: float) -> b
         if state.count == rule.max_batch:
             request.cause = BATCH
             return False
-        extra = _extra_slots(rule, request, request.need)
+        left = request.need - request.cached
+        extra = _extra_slots(rule, request, left)
         if state.used + extra > slots:
             request.cause = MEMORY
             return True
         # 2. It joins the batch, and the active requests in its order of arrival.
-        _join(world, rule, batch, state.head, min(request.need, state.prefill), extra)
+        _join(world, rule, batch, state.head, min(left, state.prefill), extra)
         if np.isnan(request.start):
             request.start = now
         place = state.active

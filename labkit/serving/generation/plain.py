@@ -45,6 +45,7 @@ class Replica:
                 arrival_s=row["arrival"].item(),
                 prompt_tokens=row["prompt"].item(),
                 output_tokens=row["output"].item(),
+                cached_tokens=row["prefix"].item(),
             )
             for number, row in enumerate(table)
         )
@@ -130,7 +131,7 @@ class Replica:
         """A request gives its memory back, and will process its prompt and outputs again."""
         self.free_slots += request.held_slots
         request.held_slots = 0
-        request.cached_tokens = 0
+        request.cached_tokens = self.table["prefix"][request.number].item()
         self.table["preempted"][request.number] += 1
 
     def note_cause(self, batch: Batch) -> None:

@@ -30,6 +30,10 @@ MOST_OUTPUTS = 10**9
 def simulate(requests: Requests, profile: TokenProfile, server: Batcher | Batching) -> Run:
     """Run requests through one replica, iteration by iteration. O(iterations × batch).
 
+    The prefix of a prompt (``Requests.prefix_tokens``) is not computed. Its keys and values are
+    read and take the request's own slots, as if nobody shared them. By request, prompts are
+    computed whole.
+
     Args:
         profile: what an iteration costs, and how many slots of keys and values there are.
         server: a batcher, or one's own.
@@ -77,6 +81,8 @@ def _table(requests: Requests, profile: TokenProfile) -> NDArray[Any]:
     table["prompt"] = np.maximum(requests.column("prompt_tokens"), 1)
     table["output"] = requests.column("output_tokens")
     table["need"] = table["prompt"]
+    table["prefix"] = requests.reused_tokens
+    table["cached"] = table["prefix"]
     table["start"] = np.nan
     table["end"] = np.nan
     return table

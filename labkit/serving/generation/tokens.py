@@ -21,6 +21,13 @@ Part = Annotated[float, Gt(0), Le(1)]
 """A share that is not nothing."""
 
 
+def _shape(model: str | Model) -> Model:
+    """Look up a preset."""
+    from labkit.models import Model
+
+    return Model.preset(model) if isinstance(model, str) else model
+
+
 def _check_cut(shape: Model, tensor: int, stages: int) -> None:
     """Refuse GPUs that cannot share the model so; raises BadValue."""
     if shape.heads % tensor:
@@ -31,6 +38,16 @@ def _check_cut(shape: Model, tensor: int, stages: int) -> None:
         raise BadValue(
             f"roofline: stages must be at most the {shape.num_layers} layers of {shape.name}, got"
             f" {stages}"
+        )
+
+
+def _check_room(slots: int, name: str, tensor: int, stages: int, memory_share: float) -> None:
+    """Refuse GPUs whose memory the weights fill; raises BadValue."""
+    if slots < 1:
+        raise BadValue(
+            f"roofline: {name} leaves no memory for a token; valid: more GPUs than tensor "
+            f"{tensor} × stages {stages}, a smaller model, an accelerator with more memory, or "
+            f"a memory_share above {memory_share:g}"
         )
 
 
@@ -90,14 +107,11 @@ class TokenProfile:
         """A profile from shapes and datasheets, 16-bit weights: modelled, not measured.
 
         Operations of attention itself are left out: below 2 % at prompts of 1,024 tokens. A token
-        is computed on the experts that it is sent to; an iteration reads all of them.
-
-        The profile is of one replica. Replicas that share nothing are simulated one by one, each
-        with its share of the requests.
+        is computed on the experts that it is sent to; an iteration reads all of them. Several
+        replicas have a share of the requests each.
 
         Args:
-            model: a preset of ``data/models.yaml``, or a :class:`labkit.models.Model`, such as
-                ``Model.from_hf("config.json")``.
+            model: a preset of ``data/models.yaml``, or a :class:`labkit.models.Model`.
             accelerator: a preset of ``data/hardware.yaml``.
             tensor: GPUs that share each layer; two all-reduces a layer, ``all_reduce_s`` each.
                 Where they are more than the heads of keys, each head is kept several times.
@@ -107,43 +121,31 @@ class TokenProfile:
             sequence_s: of one sequence's attention in a layer, beside reading the cache: nothing
                 where one kernel takes all sequences, as over paged memory; a kernel for each of
                 them, as in Orca (§4.2), takes microseconds.
-            link_bytes_per_s: that a GPU sends in an all-reduce, which sends 2 (tensor − 1) / tensor
-                times a token's activations around a ring; None: their bytes take no time beside
-                ``all_reduce_s``.
-            iteration_s: of an iteration beside the GPUs' work, such as scheduling it.
-            request_s: of a request before its first iteration.
+            link_bytes_per_s: of a GPU in an all-reduce, which sends 2 (tensor − 1) / tensor times
+                a token's activations around a ring; None: they take ``all_reduce_s`` alone.
+            iteration_s, request_s: of an iteration beside the GPUs' work, and of a request before
+                its first, such as scheduling and tokenising.
 
         Raises:
             UsageError: there is no such preset.
-            BadValue: heads do not divide by ``tensor``, there are more stages than layers, or the
-                weights leave no memory for keys and values.
+            BadValue: the GPUs cannot share the model, or it leaves no memory for keys and values.
 
-        >>> dense = TokenProfile.roofline("llama-3-8b", "H100-80GB")
-        >>> copied = TokenProfile.roofline("llama-3-8b", "H100-80GB", tensor=16)
-        >>> copied.cached_token_s / dense.cached_token_s  # 8 heads of keys, on 16 GPUs
-        0.125
         """
         from labkit import hardware
-        from labkit.models import Model
 
-        shape = Model.preset(model) if isinstance(model, str) else model
+        shape = _shape(model)
         chip = hardware.accelerator(accelerator)
         _check_cut(shape, tensor, stages)
         layers = shape.num_layers / stages
         ways = tensor * stages
         weight_bytes = 2 * shape.num_params / ways
-        cut = min(tensor, shape.kv_heads)
-        cache_bytes = 4 * shape.kv_size * layers / cut  # of a token: keys and values, 2 bytes
-        room = memory_share * chip.memory_bytes - weight_bytes
-        if room < cache_bytes:
-            raise BadValue(
-                f"roofline: {shape.name} on {ways} {accelerator} leaves no memory for a token; "
-                f"valid: more GPUs than tensor {tensor} × stages {stages}, a smaller model, an "
-                f"accelerator with more memory, or a memory_share above {memory_share:g}"
-            )
+        cache_bytes = 4 * shape.kv_size * layers / min(tensor, shape.kv_heads)  # of a token
+        slots = int((memory_share * chip.memory_bytes - weight_bytes) / cache_bytes)
+        name = f"{shape.name} on {ways} {accelerator}"
+        _check_room(slots, name, tensor, stages, memory_share)
         rate = bandwidth_share * chip.hbm_bytes_per_s
         flops = compute_share * chip.peak_flops
-        sent_bytes = 2 * layers * 2 * (tensor - 1) / tensor * 2 * shape.hidden  # 2 all-reduces
+        sent_bytes = 2 * layers * 2 * (tensor - 1) / tensor * 2 * shape.hidden
         return cls(
             fixed_s=2 * layers * all_reduce_s * (tensor > 1) + iteration_s,
             weights_s=weight_bytes / rate,
@@ -153,8 +155,8 @@ class TokenProfile:
             sent_token_s=sent_bytes / link_bytes_per_s if link_bytes_per_s else 0.0,
             request_s=request_s,
             stages=stages,
-            slots=int(room / cache_bytes),
-            name=f"{shape.name} on {ways} {accelerator}",
+            slots=slots,
+            name=name,
         )
 
     @checked
@@ -197,10 +199,12 @@ class TokenProfile:
         """
         prompt = requests.column("prompt_tokens")
         output = requests.column("output_tokens")
-        first = np.maximum(self.weights_s, batch * np.maximum(prompt, 1) * self.token_s)
+        reused = requests.reused_tokens
+        computed = np.maximum(prompt, 1) - reused
+        first = np.maximum(self.weights_s, batch * computed * self.token_s)
         later = (output - 1) * max(self.weights_s, batch * self.token_s)
-        cached = batch * (output - 1) * (2 * prompt + output - 2) / 2
+        cached = batch * (reused + (output - 1) * (2 * prompt + output - 2) / 2)
         each = output * (self.fixed_s + batch * self.sequence_s)
-        sent = batch * (np.maximum(prompt, 1) + output - 1) * self.sent_token_s
+        sent = batch * (computed + output - 1) * self.sent_token_s
         stage = each + first + later + sent + cached * self.cached_token_s
         return self.request_s + self.stages * stage
