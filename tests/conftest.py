@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 
 import pytest
@@ -21,3 +22,10 @@ settings.load_profile("same")
 def published_data() -> Callable[..., datasets.Source]:
     """``published_data(name, files)``: the published files, or the test is skipped."""
     return published.need
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """``-s``, without workers: what became of the calls of each room with odd values."""
+    kinds = sys.modules.get("tests.kinds")  # only where a test made such calls
+    if kinds and kinds.TRIED and terminalreporter.config.getoption("capture") == "no":
+        terminalreporter.write_line(kinds.became().to_string())

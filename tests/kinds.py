@@ -18,7 +18,8 @@ argument in turn is replaced by each odd value, and the call must end within sec
 - an answer whose numbers are as finite as those of the right call, or
 - one of labkit's errors, in one paragraph that names the argument.
 
-``pytest -s`` prints how often a room did each.
+``pytest -s`` prints how often a room did each. Of the odd values only some are tried where a room
+says so (``thin``), the same in every run; ``LABKIT_KINDS=all pytest …`` tries all.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ import contextlib
 import inspect
 import json
 import math
+import os
 import re
 import resource
 import shutil
@@ -35,8 +37,8 @@ import signal
 import tempfile
 import time
 import warnings
-from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, fields, is_dataclass, replace
 from decimal import Decimal
@@ -55,8 +57,8 @@ from labkit.errors import LabkitError, shown
 
 SECONDS = 5.0
 """Of the processor: the longest that a call may take."""
-HANGS_S = 10
-"""After so many seconds by the clock a call is ended."""
+HANGS_S = 60
+"""By the clock: the longest that a call may wait for something else."""
 MEMORY_BYTES = 3 << 30
 """More memory than the process has when it begins is not given to a call."""
 
@@ -166,8 +168,14 @@ OTHERS: tuple[Any, ...] = (
     lambda *args, **given: None,
     lambda *args, **given: math.nan,
 )
-ODD: tuple[Any, ...] = (*NUMBERS, *TEXTS, *COLLECTIONS, *FRAMES, *OTHERS)
-"""A value of every kind that a careless caller may give."""
+ODD: tuple[tuple[Any, ...], ...] = (NUMBERS, TEXTS, COLLECTIONS, FRAMES, OTHERS)
+"""Values of every kind that a careless caller may give, by kind."""
+ALL = os.environ.get("LABKIT_KINDS") == "all"
+"""Whether slow calls get every odd value too, which takes minutes."""
+COLUMNS = ("answered", "refused", "raw", "nameless", "strange", "slow")
+"""What may become of a call: only the first two are right."""
+TRIED: dict[str, Counter[str]] = defaultdict(Counter)
+"""By room: calls by what became of them, and the processor's seconds that they took."""
 SHOWN = 40
 """Calls that a failure lists at most."""
 OBJECTS = "objects"
@@ -235,6 +243,17 @@ def _frames(right: pd.DataFrame) -> Iterator[Any]:
             yield right.astype(object).assign(**{str(column): part})
 
 
+def some(groups: Iterable[Iterable[Any]], every: int, turn: int) -> Iterator[Any]:
+    """Take every so many of each group's values, at least one of each group.
+
+    Args:
+        turn: where to begin, so that the parameters of a call get different values.
+    """
+    for group in groups:
+        values = list(group)
+        yield from values[turn % every :: every] or values[:1]
+
+
 # ---------------------------------------------------------------- calls
 
 
@@ -252,6 +271,9 @@ class Room:
         left_out: calls that are not tried, with the reason.
         also: by call and parameter, ``"generate.cv"``: a pattern of what an error may name instead.
         strange: patterns of the places where an answer may hold NaN or infinity, with the reason.
+        thin: by call that takes long: it gets every so many of the odd values of a kind, and one
+            of each kind at least, unless :data:`ALL`. A class names its methods too, ``""`` all
+            calls that are not named.
     """
 
     package: ModuleType
@@ -260,7 +282,7 @@ class Room:
     left_out: Mapping[str, str] = field(default_factory=dict)
     also: Mapping[str, str] = field(default_factory=dict)
     strange: Mapping[str, str] = field(default_factory=dict)
-    counts: Counter[str] = field(default_factory=Counter)
+    thin: Mapping[str, int] = field(default_factory=dict)
 
     @cached_property
     def arguments(self) -> Mapping[str, Mapping[str, Any]]:
@@ -295,7 +317,7 @@ class Room:
 
     def _value(self, name: str) -> Any:
         """Find what a public name, or that of an object, means."""
-        known = public(self.package)
+        known = self._public
         return known[name] if name in known else type(self.instances[name])
 
     def check_examples(self) -> None:
@@ -315,6 +337,10 @@ class Room:
         )
         unknown = (self.arguments.keys() | self.left_out.keys()) - set(calls)
         assert not unknown - self.left_out.keys(), f"examples of no public call: {sorted(unknown)}"
+
+    @cached_property
+    def _public(self) -> dict[str, Any]:
+        return public(self.package)
 
     def target(self, call: str) -> Callable[..., Any]:
         """Find what a call's name means."""
@@ -341,9 +367,9 @@ class Room:
         parameters = self.parameters(name)
         given = self.arguments.get(name, {})
         usual = strange_places(self._answer(name))
-        for parameter, kind in parameters.items():
-            values = [*ODD, *self.instances.values(), *variants(given.get(parameter))]
-            for value in values:
+        for turn, (parameter, kind) in enumerate(parameters.items()):
+            groups = (*ODD, self.instances.values(), variants(given.get(parameter)))
+            for value in some(groups, self.every(name), turn):
                 part = value
                 if kind.kind is kind.VAR_POSITIONAL and not isinstance(value, tuple):
                     part = (value,)
@@ -356,6 +382,13 @@ class Room:
                 yield self._tried(name, parameter, "left out", rest, usual)
         if parameters:
             yield self._tried(name, "nonsense", 1, {**given, "nonsense": 1}, usual)
+
+    def every(self, name: str) -> int:
+        """Tell of how many odd values a call gets one."""
+        call = name.partition(":")[0]
+        owner = call.partition(".")[0]
+        stated = [self.thin[key] for key in (name, call, owner, "") if key in self.thin]
+        return 1 if ALL or not stated else stated[0]
 
     def _answer(self, name: str) -> Any:
         """Call with the right arguments, where there are some; published data may be wanting."""
@@ -391,21 +424,38 @@ class Room:
         """Assert that all calls of a public name answer or say what is wrong, whatever they are
         given."""
         wrong = []
-        counts: Counter[str] = Counter()
+        num_calls = 0
         for call in self.calls(name):
+            began_s = time.process_time()
             self._answer(call)  # what it compiles takes no call's time
             found = list(limited(self.outcomes(call)))
-            counts.update(outcome.kind for outcome in found)
+            num_calls += len(found)
             wrong += [str(each) for each in found if each.kind not in ("answered", "refused")]
-        self.counts += counts
-        print(f"{self.package.__name__}.{name}: {_listed(counts)}")
-        print(f"{self.package.__name__} so far: {_listed(self.counts)}")
-        assert not wrong, f"{len(wrong)} of {counts.total()} calls:\n" + "\n".join(wrong[:SHOWN])
+            seconds = time.process_time() - began_s
+            kinds = Counter(outcome.kind for outcome in found)
+            count(self.package.__name__, kinds, seconds)
+            listed = ", ".join(f"{number} {kind}" for kind, number in kinds.items())
+            print(f"{self.package.__name__}.{call}: {listed}; {seconds:.2f} s")
+        assert not wrong, f"{len(wrong)} of {num_calls} calls:\n" + "\n".join(wrong[:SHOWN])
 
 
-def _listed(counts: Counter[str]) -> str:
-    listed = [f"{counts.total()} calls", *(f"{count} {kind}" for kind, count in counts.items())]
-    return ", ".join(listed)
+def count(module: str, kinds: Mapping[str, int], seconds: float) -> None:
+    """Add to what became of the calls of a room, which a module of it or of its tests made."""
+    room = TRIED[module.removeprefix("labkit.").removeprefix("tests.").partition(".")[0]]
+    room.update(kinds)
+    room["seconds"] += seconds
+
+
+def became() -> pd.DataFrame:
+    """Make a table of what became of the calls of each room, and of all."""
+    rooms = {
+        room: {"calls": sum(counts[kind] for kind in COLUMNS), **counts}
+        for room, counts in TRIED.items()
+    }
+    table = pd.DataFrame.from_dict(rooms, orient="index", columns=["calls", *COLUMNS, "seconds"])
+    table = table.fillna(0)
+    table.loc["all"] = table.sum()
+    return table.round().astype(int)
 
 
 def _is_keywords(value: Any) -> bool:
@@ -480,7 +530,7 @@ def _shown(value: Any) -> str:
 
 
 class _Hangs(BaseException):
-    """A call has taken :data:`HANGS_S`."""
+    """A call has taken :data:`SECONDS` or :data:`HANGS_S`."""
 
 
 def call_with(
@@ -511,7 +561,6 @@ def tried(
     call: Callable[..., Any], parameters: Mapping[str, inspect.Parameter], given: Mapping[str, Any]
 ) -> Outcome:
     """Call, and tell what came of it."""
-    began_s = time.process_time()
     try:
         answer = call_with(call, parameters, given)
         if inspect.isgenerator(answer):
@@ -522,16 +571,13 @@ def tried(
         paragraph = bool(text.strip()) and "\n\n" not in text and len(text) < 2000
         outcome = Outcome("refused" if paragraph else "raw", text or "an empty error")
     except _Hangs:
-        return Outcome("slow", f"no end within {HANGS_S} s")
+        return Outcome("slow", f"no end within {SECONDS:g} s of the processor, {HANGS_S} in all")
     except Exception as error:
         trace = error.__traceback__
         while trace and trace.tb_next:
             trace = trace.tb_next
         place = f"{trace.tb_frame.f_code.co_filename}:{trace.tb_lineno}" if trace else ""
         outcome = Outcome("raw", f"{type(error).__name__}: {error} at {place}")
-    seconds = time.process_time() - began_s
-    if seconds > SECONDS:
-        return Outcome("slow", f"{seconds:.1f} s of the processor")
     return outcome
 
 
@@ -621,12 +667,14 @@ CELLS = (
 """What takes the place of one field of a table."""
 
 
-def tables(right: str, sep: str = ",") -> list[bytes]:
+def tables(right: str, sep: str = ",", every: int = 1) -> list[bytes]:
     """Make odd files of a right table: encodings, headings, ragged rows, and one field wrong.
 
     Args:
         right: the table, with headings and one row or more.
         sep: what separates its fields.
+        every: each column gets every so many of the odd fields, others than its neighbour, unless
+            :data:`ALL`.
     """
     lines = right.rstrip("\n").split("\n")
     header = lines[0].split(sep)
@@ -657,7 +705,7 @@ def tables(right: str, sep: str = ",") -> list[bytes]:
         without = [line.split(sep) for line in lines]
         texts.append("\n".join(sep.join(row[:place] + row[place + 1 :]) for row in without))
         texts.append("\n".join([sep.join([*header, heading]), sep.join([*first, first[place]])]))
-        for cell in CELLS:
+        for cell in some([CELLS], 1 if ALL else every, place):
             row = [*first[:place], cell, *first[place + 1 :]]
             texts.append("\n".join([lines[0], sep.join(row), *lines[2:]]))
     return found + [each.encode() for each in texts]
@@ -687,14 +735,18 @@ def check_file(
         strange: a pattern of the places where an answer may hold NaN or infinity.
     """
     path.write_bytes(content)
+    began_s = time.process_time()
     with limits():
-        signal.alarm(HANGS_S)
+        wind()
         outcome = tried(read, {"path": _PATH}, {"path": path})
         places = strange_places(outcome.answer) if outcome.kind == "answered" else set()
-    said = content[:300]
-    assert outcome.kind in ("answered", "refused"), f"{said!r}: {outcome.text}"
-    assert outcome.kind == "answered" or str(path) in outcome.text, f"{said!r}: {outcome.text}"
-    assert not unlike(places, strange), f"{said!r}: {places}"
+    kind = outcome.kind
+    if kind == "refused" and str(path) not in outcome.text:
+        kind = "nameless"
+    if unlike(places, strange):
+        kind = "strange"
+    count(read.__module__, {kind: 1}, time.process_time() - began_s)
+    assert kind in ("answered", "refused"), f"{content[:300]!r}: {kind} {outcome.text} {places}"
 
 
 _PATH = inspect.Parameter("path", inspect.Parameter.POSITIONAL_OR_KEYWORD)
@@ -713,23 +765,30 @@ def limits() -> Iterator[None]:
     pages = int(Path("/proc/self/statm").read_text().split()[0])
     soft, hard = resource.getrlimit(resource.RLIMIT_AS)
     most = pages * resource.getpagesize() + MEMORY_BYTES
-    before = signal.signal(signal.SIGALRM, end)
+    before = {each: signal.signal(each, end) for each in (signal.SIGALRM, signal.SIGPROF)}
     resource.setrlimit(resource.RLIMIT_AS, (most, hard))
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             yield
     finally:
-        signal.alarm(0)
-        signal.signal(signal.SIGALRM, before)
+        wind(0, 0)
+        for each, handler in before.items():
+            signal.signal(each, handler)
         resource.setrlimit(resource.RLIMIT_AS, (soft, hard))
 
 
+def wind(seconds: float = SECONDS, hangs_s: float = HANGS_S) -> None:
+    """Wind the clocks that end a call anew; 0 stops them."""
+    signal.setitimer(signal.ITIMER_PROF, seconds)
+    signal.alarm(int(hangs_s))
+
+
 def limited(outcomes: Iterator[Outcome]) -> Iterator[Outcome]:
-    """Go through outcomes under :func:`limits`, the clock wound anew before each."""
+    """Go through outcomes under :func:`limits`, the clocks wound anew before each."""
     with limits():
         while True:
-            signal.alarm(HANGS_S)
+            wind()
             outcome = next(outcomes, None)
             if outcome is None:
                 return

@@ -20,6 +20,7 @@ from labkit.pipeline.planning.baselines import (
     zeus_cost_j,
 )
 from labkit.pipeline.profiles.clocks import Task
+from tests.amounts import amounts
 
 SEED = st.integers(0, 10_000)
 
@@ -126,7 +127,7 @@ def test_published_global_curves_are_the_shape_of_ours(zeus_table, measured, dev
 # --- global: brute force
 
 
-@given(seed=SEED, stages=st.integers(1, 4), clocks=st.integers(1, 6), share=st.floats(0, 1))
+@given(seed=SEED, stages=st.integers(1, 4), clocks=st.integers(1, 6), share=amounts(1))
 @settings(max_examples=30)
 def test_global_is_the_best_single_clock(make_profile, seed, stages, clocks, share):
     profile = make_profile(np.random.default_rng(seed), stages, clocks)

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from labkit import pipeline
 from labkit.errors import UsageError
 from labkit.pipeline import EnergyProfile, build, plan
+from tests.amounts import amounts
 from tests.pipeline.strategies import lower_bound_j
 
 SEED = st.integers(0, 10_000)
@@ -77,7 +78,7 @@ def test_rounding_finds_the_best_plan_or_nearly(make_profile):
     stages=st.integers(1, 4),
     microbatches=st.integers(1, 5),
     clocks=st.integers(1, 6),
-    power=st.just(0.0) | st.floats(1e-9, 150),
+    power=amounts(150),
 )
 @settings(max_examples=60)
 def test_no_plan_undercuts_the_bound(make_profile, seed, name, stages, microbatches, clocks, power):
@@ -94,7 +95,7 @@ def test_no_plan_undercuts_the_bound(make_profile, seed, name, stages, microbatc
         assert made.bound_j <= made.energy_j + 1e-9 * abs(made.energy_j)
 
 
-@given(seed=SEED, share=st.floats(0, 1.5))
+@given(seed=SEED, share=amounts(1.5))
 @settings(max_examples=40)
 def test_optimal_keeps_its_deadline(make_profile, seed, share):
     rng = np.random.default_rng(seed)

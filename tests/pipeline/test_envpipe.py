@@ -10,6 +10,7 @@ from labkit.pipeline import EnergyProfile, build, early_forwards, outer_envelope
 from labkit.pipeline.planning.envpipe import choose_envpipe
 from labkit.pipeline.profiles.clocks import Task, max_clock_rows, valley_rows
 from labkit.pipeline.scheduling.graph import longest_to
+from tests.amounts import amounts
 
 SEED = st.integers(0, 10_000)
 NAMES = st.sampled_from(["gpipe", "1f1b", "envpipe"])
@@ -93,7 +94,7 @@ def test_on_the_published_profiles_too(measured, model, reconfigure):
     assert ours.tolist() == plainly(schedule, profile, reconfigure).tolist()
 
 
-@given(seed=SEED, reconfigure=st.sampled_from(["balanced", "greedy"]), most=st.floats(0, 0.2))
+@given(seed=SEED, reconfigure=st.sampled_from(["balanced", "greedy"]), most=amounts(0.2))
 @settings(max_examples=40)
 def test_with_communication_it_is_never_slower_than_the_maximum_clock(
     make_profile, seed, reconfigure, most

@@ -22,6 +22,7 @@ from labkit.pipeline.planning.perseus import perseus_frontier
 from labkit.pipeline.planning.relaxation import OptimalPlanner
 from labkit.pipeline.profiles.clocks import Task
 from labkit.pipeline.scheduling.schedule import KINDS
+from tests.amounts import amounts
 
 SEED = st.integers(0, 10_000)
 KINDS_OF = {"1f1b": ("forward", "backward"), "zb-h1": ("forward", "input", "weight")}
@@ -155,7 +156,7 @@ def discrete_optimum_j(*problem):
     microbatches=st.integers(1, 4),
     clocks=st.integers(1, 6),
     lags=st.booleans(),
-    share=st.floats(0, 1.2),
+    share=amounts(1.2),
 )
 @settings(max_examples=60, deadline=None)
 def test_bound_is_the_linear_optimum(seed, name, stages, microbatches, clocks, lags, share):
@@ -184,7 +185,7 @@ def test_bound_is_the_linear_optimum(seed, name, stages, microbatches, clocks, l
     microbatches=st.integers(1, 5),
     clocks=st.integers(1, 6),
     lags=st.booleans(),
-    share=st.floats(0, 1.2),
+    share=amounts(1.2),
 )
 @settings(max_examples=60, deadline=None)
 def test_long_schedules_bound_as_short_ones_do(

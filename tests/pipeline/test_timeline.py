@@ -6,6 +6,7 @@ from hypothesis import strategies as st
 from labkit.errors import UsageError
 from labkit.pipeline import Costs, Network, build, simulate
 from labkit.pipeline.simulation.timeline import CAUSES
+from tests.amounts import amounts
 from tests.pipeline.strategies import cases, schedules
 
 NAMES = st.sampled_from(("gpipe", "1f1b", "envpipe"))
@@ -242,7 +243,7 @@ def test_idle_causes_are_what_a_second_by_second_look_finds(case):
         np.testing.assert_array_equal(line.idle_s[cause], found[cause], err_msg=cause)
 
 
-@given(schedules(), st.integers(0, 1000), st.just(0.0) | st.floats(1e-9, 0.5))
+@given(schedules(), st.integers(0, 1000), amounts(0.5))
 def test_work_and_idle_time_make_up_the_makespan(schedule, seed, jitter):
     rng = np.random.default_rng(seed)
     durations = rng.uniform(0, 2, len(schedule))

@@ -199,6 +199,19 @@ ROOM = kinds.Room(
         r"bound_j\.nan": "a memory limit or a deadline that no schedule keeps",
         r"^\.?(nan|inf)$": "numbers that are handed back as they are",
     },
+    thin={
+        "": 4,
+        "choose": 16,
+        "straggler_savings": 16,
+        "frontier": 12,
+        "sweep": 12,
+        "plan:perseus": 12,
+        "figure_frontier": 12,
+        "figure_plans": 12,
+        "figure_timeline": 12,
+        "figure_tradeoff": 8,
+        "figure_idle": 8,
+    },
 )
 
 
@@ -226,8 +239,8 @@ def test_odd_paths(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
             assert [problem(lambda w=write, p=path: w(p)) for write in writers] == [""] * 3
 
 
-ODD_CSV = kinds.tables(CSV)
-ODD_ORDERS = kinds.tables(ORDER)
+ODD_CSV = kinds.tables(CSV, every=6)
+ODD_ORDERS = kinds.tables(ORDER, every=6)
 
 
 @pytest.mark.parametrize("content", ODD_CSV, ids=kinds.numbered(ODD_CSV))

@@ -163,6 +163,13 @@ ROOM = kinds.Room(
         r"slo_s\.inf": "a request without an objective",
         r"\b(end_s|latency_s|p99_latency_s|median_latency_s)\.nan": "a request that was dropped",
     },
+    thin={
+        "": 3,
+        "load": 12,
+        "figure_lines": 12,
+        "figure_latency": 12,
+        "figure_requests": 8,
+    },
 )
 
 

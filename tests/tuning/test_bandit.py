@@ -13,6 +13,7 @@ from scipy import stats
 
 from labkit import tuning
 from labkit.errors import LabkitError, UsageError
+from tests.amounts import amounts
 from tests.oracles import zeus_simulator as peer
 from tests.tuning.conftest import make_job, published_trace, random_job, trace_files
 
@@ -122,7 +123,7 @@ def test_retries_cost_what_the_renewal_formula_says() -> None:
 
 
 @settings(max_examples=20, deadline=None)
-@given(st.integers(0, 10**6), st.floats(1.1, 4), st.floats(0, 1))
+@given(st.integers(0, 10**6), st.floats(1.1, 4), amounts(1))
 def test_no_run_exceeds_its_bound(seed: int, beta: float, eta: float) -> None:
     """Early stopping: a run never costs more than beta times the cheapest success before it."""
     job = random_job(seed)

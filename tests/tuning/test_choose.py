@@ -17,6 +17,7 @@ from labkit.tuning.choice.choose import JointChoice, choose
 from labkit.tuning.choice.gpu_power import GpuPower, HostPower
 from labkit.tuning.choice.progress import ModelledProgress
 from labkit.tuning.goodput.step_times import StepTimes, SyncTier
+from tests.amounts import amounts
 from tests.tuning.conftest import published_trace, random_job
 
 ALLOCATIONS = [(1, 1), (1, 2), (1, 4), (2, 2), (2, 8), (3, 6)]
@@ -164,19 +165,17 @@ def test_a_deadline_that_nothing_meets_names_the_fastest() -> None:
 
 # ---------------------------------------------------------------- invariants
 
-watts = st.floats(0, 300)
+watts = amounts(300)
 hosts = st.builds(
     HostPower,
     node_power_w=watts,
-    idle_gpu_power_w=st.floats(0, 60),
+    idle_gpu_power_w=amounts(60),
     gpus_per_node=st.sampled_from([None, 4, 8]),
 )
 jobs = st.builds(
     ModelledProgress,
     init_batch_size=st.just(24),
-    phases=st.lists(st.tuples(st.floats(1, 1e4), st.floats(0, 1e4)), min_size=1, max_size=3).map(
-        tuple
-    ),
+    phases=st.lists(st.tuples(st.floats(1, 1e4), amounts(1e4)), min_size=1, max_size=3).map(tuple),
 )
 
 
@@ -209,7 +208,7 @@ def test_more_to_choose_from_is_never_worse(
 
 
 @settings(max_examples=40, deadline=None)
-@given(hosts, jobs, st.floats(0, 200), st.floats(0, 30))
+@given(hosts, jobs, amounts(200), amounts(30))
 def test_idle_and_host_power_never_lower_the_energy(
     host: HostPower, progress: ModelledProgress, node_w: float, idle_w: float
 ) -> None:
@@ -325,7 +324,7 @@ def test_the_fastest_point_at_full_power_is_the_one_of_most_goodput() -> None:
 # ---------------------------------------------------------------- progress
 
 
-@given(st.floats(0, 1e4), st.floats(1, 50), st.floats(0.01, 10))
+@given(amounts(1e4), st.floats(1, 50), st.floats(0.01, 10))
 def test_a_step_on_the_noisy_quadratic_is_worth_what_the_model_says(
     noise: float, scale: float, curvature: float
 ) -> None:

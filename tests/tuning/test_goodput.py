@@ -12,6 +12,7 @@ from labkit.errors import UsageError
 from labkit.tuning import goodput
 from labkit.tuning.goodput import step_fit
 from labkit.tuning.goodput.step_times import StepTimes, SyncTier
+from tests.amounts import amounts
 from tests.oracles import goodput_picks
 from tests.published import need
 
@@ -53,12 +54,12 @@ times = st.builds(
     ),
     st.floats(1e-3, 1),
     st.floats(1e-5, 1e-2),
-    st.floats(0, 1),
-    st.floats(0, 1),
-    st.floats(0, 0.1),
+    amounts(1),
+    amounts(1),
+    amounts(0.1),
     st.floats(1, 10),
 )
-noises = st.floats(0, 1e5)
+noises = amounts(1e5)
 
 
 def steps_of(model: StepTimes, *, seed: int = 0, spread: float = 0.0) -> pd.DataFrame:

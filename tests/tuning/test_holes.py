@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from labkit import tuning
 from labkit.errors import LabkitError, UsageError
 from labkit.tuning import figures
+from tests.amounts import amounts
 from tests.oracles import trace_slices
 from tests.tuning.conftest import PROFILES, make_job, random_job
 
@@ -49,7 +50,7 @@ def profiled_pairs(job: tuning.Job) -> set[tuple[int, float]]:
     }
 
 
-any_holes = given(st.integers(0, 10**6), st.floats(0.0, 0.9))
+any_holes = given(st.integers(0, 10**6), amounts(0.9))
 
 
 @settings(max_examples=30, deadline=None)
@@ -73,7 +74,7 @@ def test_what_was_profiled_is_worth_what_it_was_in_the_full_trace(seed: int, sha
 
 
 @settings(max_examples=30, deadline=None)
-@given(st.integers(0, 10**6), st.floats(0.0, 0.9), st.floats(0, 1))
+@given(st.integers(0, 10**6), amounts(0.9), amounts(1))
 def test_the_optimum_is_the_least_of_what_was_profiled(seed: int, share: float, eta: float) -> None:
     """Brute force over the pairs that are left; so it never lies in a hole."""
     job = random_job(seed)
@@ -89,7 +90,7 @@ def test_the_optimum_is_the_least_of_what_was_profiled(seed: int, share: float, 
 @settings(max_examples=30, deadline=None)
 @given(
     st.integers(0, 10**6),
-    st.floats(0.0, 0.9),
+    amounts(0.9),
     st.sampled_from(["cost", "energy", "time", "max-slowdown"]),
 )
 def test_no_selector_takes_a_limit_that_was_not_profiled(

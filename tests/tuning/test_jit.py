@@ -23,6 +23,7 @@ from labkit.tuning.configurations.power_limits import (
     profile_limits,
     select_limits,
 )
+from tests.amounts import amounts
 from tests.oracles import trace_slices
 from tests.tuning.conftest import make_job, published_trace, random_job
 
@@ -67,7 +68,7 @@ def test_every_selector_chooses_as_the_peers_does(gpu: str, name: str) -> None:
 
 
 @settings(max_examples=40, deadline=None)
-@given(st.integers(0, 10**6), st.floats(0, 2))
+@given(st.integers(0, 10**6), amounts(2))
 def test_a_slowdown_allowed_is_kept_to_and_used_up(seed: int, allowed: float) -> None:
     """The choice is within the bound, and every lower limit is beyond it."""
     job = random_job(seed)

@@ -8,9 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from labkit.tuning import large_batch as lb
+from tests.amounts import amounts
 
 
-@given(st.floats(1, 1e4), st.floats(0, 1e6), st.lists(st.floats(1, 1e4), min_size=2, max_size=8))
+@given(st.floats(1, 1e4), amounts(1e6), st.lists(st.floats(1, 1e4), min_size=2, max_size=8))
 def test_efficiency_is_one_at_the_initial_size_and_falls(
     init: float, noise: float, factors: list[float]
 ) -> None:

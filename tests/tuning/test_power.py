@@ -14,6 +14,7 @@ from zeus.utils.metric import zeus_cost
 
 from labkit import tuning
 from labkit.errors import UsageError
+from tests.amounts import amounts
 from tests.tuning.conftest import make_job, random_job
 
 pytestmark = pytest.mark.filterwarnings("ignore::labkit.tuning.TraceWarning")
@@ -21,7 +22,7 @@ pytestmark = pytest.mark.filterwarnings("ignore::labkit.tuning.TraceWarning")
 ETAS = (0.0, 0.25, 0.5, 0.75, 1.0)
 
 
-@given(st.floats(0, 1e9), st.floats(0, 1e6), st.floats(0, 1), st.floats(1, 1000))
+@given(amounts(1e9), amounts(1e6), amounts(1), st.floats(1, 1000))
 def test_cost_is_the_peers_cost(energy: float, time: float, eta: float, max_power: float) -> None:
     ours = tuning.cost_j(energy, time, eta=eta, max_power_w=max_power)
     assert ours == pytest.approx(zeus_cost(energy, time, eta, max_power))

@@ -12,6 +12,7 @@ from scipy.special import ndtr
 
 from labkit import tuning
 from labkit.errors import BadValue, UsageError
+from tests.amounts import amounts
 from tests.tuning.conftest import make_job, random_job
 from tests.tuning.test_policies import ONE, flat_job, outcome, play, start
 
@@ -20,7 +21,7 @@ NEVER = 1e3  # an early-stop factor that stops nothing: one lucky run cannot mak
 
 
 @settings(max_examples=50, deadline=None)
-@given(st.integers(0, 10**6), st.floats(0, 1), st.floats(0, 1))
+@given(st.integers(0, 10**6), amounts(1), amounts(1))
 def test_more_weight_on_energy_never_asks_for_more_of_it(
     seed: int, one: float, other: float
 ) -> None:
@@ -32,7 +33,7 @@ def test_more_weight_on_energy_never_asks_for_more_of_it(
 
 
 @settings(max_examples=50, deadline=None)
-@given(st.integers(0, 10**6), st.floats(0, 1), st.floats(0, 1))
+@given(st.integers(0, 10**6), amounts(1), amounts(1))
 def test_cost_falls_with_eta(seed: int, one: float, other: float) -> None:
     """Nothing draws more than the highest limit here, so energy is the cheaper currency."""
     job = random_job(seed)

@@ -185,6 +185,18 @@ ROOM = kinds.Room(
         r"^nan$": "a cost of what is not known: a limit that was not profiled",
         r"^\.?inf$": "steps at a learning rate with which no run ends",
     },
+    thin={
+        "": 4,
+        "TrainingTrace": 16,
+        "savings": 20,
+        "load": 16,
+        "simulate": 12,
+        "sweep": 8,
+        "figure_knobs": 8,
+        "figure_goodput": 8,
+        "figure_fit": 8,
+        "figure_choice": 8,
+    },
 )
 
 
@@ -204,8 +216,8 @@ def shortened(text: str) -> str:
     return "\n".join(lines[:3]) + "\n"
 
 
-ODD_TRAIN = kinds.tables(shortened(TRAIN_CSV))
-ODD_POWER = kinds.tables(shortened(POWER_CSV))
+ODD_TRAIN = kinds.tables(shortened(TRAIN_CSV), every=6)
+ODD_POWER = kinds.tables(shortened(POWER_CSV), every=6)
 
 
 @pytest.mark.parametrize("content", ODD_TRAIN, ids=kinds.numbered(ODD_TRAIN))
