@@ -53,7 +53,10 @@ def figure_program(program: Program, *, title: str = "") -> go.Figure:
             y=chosen.destination,
             mode="markers",
             marker={"color": _COLOURS[action], "size": 7},
-            text=[f"chunk {chunk} from rank {source}" for source, chunk in chosen[1:4:2]],
+            text=[
+                f"chunk {chunk} from rank {source}"
+                for source, chunk in zip(chosen.source, chosen.chunk, strict=True)
+            ],
             hovertemplate="rank %{y}: %{text}<extra></extra>",
             showlegend=False,
         )
@@ -61,7 +64,7 @@ def figure_program(program: Program, *, title: str = "") -> go.Figure:
     labels = [*map(str, range(program.num_workers)), *(f"server {rank}" for rank in servers)]
     ranks = list(range(program.num_ranks))
     fig.update_yaxes(tickvals=ranks, ticktext=labels, range=[program.num_ranks - 0.5, -0.5])
-    fig.update_xaxes(range=[-0.1, program.num_steps])
+    fig.update_xaxes(range=[-0.1, program.num_steps], dtick=max(1, program.num_steps // 12))
     return finish(fig, title=title, x="step", y="rank")
 
 
