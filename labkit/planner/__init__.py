@@ -11,6 +11,7 @@ import lazy_loader
 
 _HOMES = {  # where each public name comes from; modules are loaded with the first of their names
     "chain": ("Chain",),
+    "choices": ("Choice", "Problem", "choose", "relax"),
     "cluster": ("Cluster", "Level"),
     "figures": ("figure_layers", "figure_plans"),
     "planning": ("plan",),
