@@ -89,11 +89,11 @@ class Problem:
 
     @staticmethod
     def _check(name: str, costs: np.ndarray | None, shape: tuple[int, ...]) -> None:
-        if np.shape(costs if costs is not None else 0) != shape:
+        values = np.asarray(costs, dtype=float)  # of nothing, one NaN
+        if values.shape != shape:
             raise BadValue(
-                f"planner.Problem: {name} must have the shape {shape}, got {np.shape(costs)}"
+                f"planner.Problem: {name} must have the shape {shape}, got {values.shape}"
             )
-        values = np.asarray(costs, dtype=float)
         if np.isnan(values).any() or (values == -math.inf).any():
             raise BadValue(f"planner.Problem: {name} holds NaN or minus infinity")
 
