@@ -14,6 +14,8 @@ _HOMES = {  # where each public name comes from; modules are loaded with the fir
     "choices": ("Choice", "Problem", "choose", "relax"),
     "cluster": ("Cluster", "Level"),
     "figures": ("figure_layers", "figure_plans"),
+    "layouts": ("Layouts", "layout_name", "split"),
+    "networks": ("Draft", "Network", "Operator", "network"),
     "planning": ("plan",),
     "plans": ("price",),
     "study": ("sensitivity", "sweep"),
