@@ -16,10 +16,17 @@ test wanting quick: export PYTHONDONTWRITEBYTECODE :=
 PEERS  := adaptdl==0.2.11 autograd==1.9.1 deepspeed==0.19.8 llm-analysis==0.2.2 \
           einops fire hjson ninja termcolor
 
-.PHONY: all test wanting quick lab refresh check bench picture sizes peers constraints clean help
+# Programs of their own that write or read the pins; each runs in an environment that goes again.
+LOCKER  := uv==0.13.9
+AUDITOR := pip-audit==2.10.1
+ALONE   := folder=$$(mktemp -d) && trap 'rm -rf "$$folder"' EXIT && $(PYTHON) -m venv "$$folder" && \
+           "$$folder/bin/pip" install --quiet --disable-pip-version-check
 
-all: $(VENV)/.ready  ## Set up, regenerate every result, build the site (results/site/index.html)
-	@$(BIN)/labkit run --jobs $(JOBS); run=$$?; $(BIN)/labkit site && exit $$run
+.PHONY: all test wanting quick tried lab refresh check bench picture sizes peers constraints lock locked
+.PHONY: audit clean help
+
+all: $(VENV)/.ready  ## Set up, build the site (results/site/index.html), regenerate every result in it
+	@$(BIN)/labkit run --site --jobs $(JOBS)
 
 test: $(VENV)/.ready  ## Set up and run every test: style, types, units, doctests, anatomy, notebooks
 	$(BIN)/ruff check .
@@ -36,6 +43,9 @@ quick: $(VENV)/.ready  ## Style, types and the tests of what changed, in under a
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy -n $(JOBS) labkit
 	$(BIN)/python -m tests.quick
+
+tried: $(VENV)/.ready  ## Run every notebook at the other values of its parameters (KEYS='zero zeus': those)
+	$(BIN)/python -m tests.tried --jobs $(JOBS) $(KEYS)
 
 lab: $(VENV)/.ready  ## Open JupyterLab on the reading group's start page
 	$(BIN)/labkit lab
@@ -65,6 +75,23 @@ peers: $(VENV)/.ready  ## Install the peers that bench skips without (adaptdl, d
 constraints: $(VENV)/.ready  ## Renew constraints.txt from what is installed now
 	( head -1 constraints.txt; $(BIN)/pip freeze --all --exclude pip --exclude-editable $(patsubst %,--exclude %,$(foreach peer,$(PEERS),$(firstword $(subst ==, ,$(peer))))) | sed 's/+cpu//' ) > constraints.new
 	mv constraints.new constraints.txt
+
+lock:  ## Renew requirements.lock: the hash of every file that constraints.txt allows
+	@$(ALONE) $(LOCKER) && { sed -n '/^[^#]/q;p' requirements.lock; \
+	  grep -v '^torch==' constraints.txt | "$$folder/bin/uv" pip compile --quiet --generate-hashes \
+	  --no-deps --no-header --no-annotate -; } > lock.new
+	mv lock.new requirements.lock
+
+locked:  ## Set up as `make` does, from files whose hashes requirements.lock has
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --require-hashes --no-deps -r requirements.lock
+	$(BIN)/python -m pip install --quiet -c constraints.txt torch
+	$(BIN)/python -m pip install --quiet --no-deps --no-build-isolation -e .
+	$(BIN)/python -m pip check
+	@touch $(VENV)/.ready
+
+audit:  ## Hold the pinned versions against published advisories (needs a network)
+	@$(ALONE) $(AUDITOR) && "$$folder/bin/pip-audit" --disable-pip --no-deps -r constraints.txt
 
 clean:  ## Remove results and caches, keep the environment
 	rm -rf results .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -48,6 +48,38 @@ class StandinSmokeItem(pytest.Item):
         return self.path, 0, f"{self.path.stem}: {SMOKE}"
 
 
+def other_language(path: Path) -> str:
+    """The language of the notebook's kernel where that is not Python; "" where it is."""
+    from labkit.workbook import notebooks
+
+    name, language = notebooks.kernel(notebooks.read(path))
+    is_python = language == "python" or (not language and name.startswith("python"))
+    return "" if is_python else language or name or "no kernel"
+
+
+class OtherKernel(pytest.File):
+    """A notebook of another language: nbval would run it in this Python, and might call it good."""
+
+    def __init__(self, *, language: str, **given: Any) -> None:
+        super().__init__(**given)
+        self.language = language
+
+    def collect(self) -> Iterator[pytest.Item]:
+        yield OtherKernelItem.from_parent(self, name="its kernel is Python's")
+
+
+class OtherKernelItem(pytest.Item):
+    def runtest(self) -> None:
+        pytest.fail(
+            f"{self.path} is for {self.parent.language}, and tests run Python alone; "
+            "valid: kernelspec.name: python3",
+            pytrace=False,
+        )
+
+    def reportinfo(self) -> tuple[Path, int, str]:
+        return self.path, 0, f"{self.path.stem}: its kernel"
+
+
 def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("labkit")
     group.addoption(
@@ -104,6 +136,8 @@ def pytest_collect_file(file_path: Path, parent: pytest.Collector) -> Generator[
     wants_nbval = parent.config.getoption("nbval", default=False)
     if file_path.suffix != ".ipynb" or not wants_nbval:
         return collectors
+    if language := other_language(file_path):
+        return [OtherKernel.from_parent(parent, path=file_path, language=language)]
     if not lacks_data(file_path):
         return collectors
     return [StandinSmoke.from_parent(parent, path=file_path)]

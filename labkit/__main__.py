@@ -4,4 +4,5 @@ import sys
 
 from labkit.cli import main
 
-sys.exit(main())
+if __name__ == "__main__":  # a worker process of the MCP server loads this module as well
+    sys.exit(main())

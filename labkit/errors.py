@@ -45,12 +45,13 @@ class BadFile(UsageError):
         self.field = field
         self.value = value
         self.valid = valid
-        where = f"{path}:{line}" if line is not None else str(path)
+        name = str(path) if len(str(path)) < 1000 else shown(str(path))
+        where = f"{name}:{line}" if line is not None else name
         parts = [f"{where}: {problem}"]
         if field:
             parts.append(f"field {field!r}")
         if value is not None:
-            parts.append(f"found {value!r}")
+            parts.append(f"found {shown(value)}")
         if valid:
             parts.append(f"valid: {valid}")
         super().__init__("; ".join(parts))
@@ -82,6 +83,60 @@ def refused(error: OSError) -> LabkitError | None:
     return LabkitError(f"{path}{error.strerror}; {remedy}, then repeat what you did")
 
 
+MOST_LISTED = 40
+"""Names that an error lists; of more it names the nearest."""
+_LIKENESS = 0.55
+
+
+def nearest(
+    value: object, valid: Iterable[str], *, most: int = 3, likeness: float = _LIKENESS
+) -> list[str]:
+    """Find the valid names most like ``value``, the most like first; case does not matter.
+
+    A name that has parts, such as ``metric.time_s``, is also found by its last one.
+
+    Args:
+        value: what was said.
+        valid: the names there are.
+        most: how many names to find.
+        likeness: from 0 to 1, the least that one must have.
+
+    >>> nearest("Time", ["run.slug", "metric.time_s"])
+    ['metric.time_s']
+    """
+    import difflib
+
+    spelled: dict[str, dict[str, None]] = {}
+    for name in valid:
+        last = name.rpartition(".")[2]
+        for part in (name, last if last[:1].isalpha() else name):
+            spelled.setdefault(part.casefold(), {})[name] = None
+    text = (value if isinstance(value, str) else shown(value)).casefold()
+    found = difflib.get_close_matches(text, spelled, n=len(spelled) or 1, cutoff=likeness)
+    return list(dict.fromkeys(name for each in found for name in spelled[each]))[:most]
+
+
+def shown(value: object) -> str:
+    """Show a value on one short line, whatever it is: even a data frame, or a number that Python
+    does not print.
+
+    >>> shown("x" * 5000)
+    "'xxxxxxxxxxxxxxxxxxxxxxxxxxx...xxxxxxxxxxxxxxxxxxxxxxxxxxxx'"
+    >>> shown(10**5000)
+    'a whole number of thousands of digits'
+    """
+    import reprlib
+
+    short = reprlib.Repr()
+    short.maxstring = 60
+    short.maxother = 60
+    short.maxlong = 60
+    try:
+        return " ".join(short.repr(value).split())
+    except ValueError:  # Python prints no integer of more than 4,300 digits
+        return "a whole number of thousands of digits"
+
+
 def did_you_mean(value: object, valid: Iterable[str], *, most: int = 3) -> str:
     """Ask whether one of the valid names most like ``value`` was meant; empty where none is like
     it.
@@ -94,26 +149,33 @@ def did_you_mean(value: object, valid: Iterable[str], *, most: int = 3) -> str:
     >>> did_you_mean("1f1", ["gpipe", "1f1b"])
     "did you mean '1f1b'?"
     """
-    import difflib
-
-    near = difflib.get_close_matches(str(value), list(valid), n=most, cutoff=0.5)
+    near = nearest(value, valid, most=most)
     return f"did you mean {' or '.join(map(repr, near))}?" if near else ""
 
 
-def not_among(what: str, value: object, valid: Iterable[str]) -> UsageError:
+def not_among(what: str, value: object, valid: Iterable[str], *, more: str = "") -> UsageError:
     """Make the error that ``value`` is no ``what``: what it may have meant, and all there are.
 
     Args:
         what: the kind of thing.
         value: what was said.
-        valid: the names there are.
+        valid: the names there are; of more than :data:`MOST_LISTED` the nearest alone are named.
+        more: what lists them all, or brings more.
 
     >>> print(not_among("schedule", "1f1", ["gpipe", "1f1b"]))
     no schedule '1f1'; did you mean '1f1b'? There are: gpipe, 1f1b
+    >>> print(not_among("column", "foo", map(str, range(500)), more="`labkit results` shows them"))
+    no column 'foo'; there are 500, the nearest are 99, 98, 97; `labkit results` shows them
     """
-    names = list(valid)
+    names = list(dict.fromkeys(valid))
     hint = did_you_mean(value, names)
-    listed = ", ".join(names) or "none"
-    return UsageError(
-        f"no {what} {value!r}; " + (f"{hint} There" if hint else "there") + f" are: {listed}"
-    )
+    there = "There" if hint else "there"
+    if len(names) <= MOST_LISTED:
+        listed = f"{there} are: {', '.join(names) or 'none'}"
+    elif hint:
+        listed = f"There are {len(names)}"
+    else:
+        near = ", ".join(nearest(value, names, likeness=0))
+        listed = f"there are {len(names)}, the nearest are {near}"
+    ending = f"; {more}" if more else ""
+    return UsageError(f"no {what} {shown(value)}; {hint + ' ' if hint else ''}{listed}{ending}")

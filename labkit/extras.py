@@ -1,8 +1,8 @@
 """What an installation may lack, and the sentence that says how to get it.
 
-``pip install labkit`` brings what the engines need; what runs notebooks, computes in torch or
-serves JupyterLab is an extra of its own (``pyproject.toml``). Code that cannot go on without one
-calls :func:`need` before it starts.
+The package is imported as ``labkit`` and installed as :data:`DISTRIBUTION`, which brings what the
+engines need; what runs notebooks, computes in torch or serves JupyterLab is an extra of its own
+(``pyproject.toml``). Code that cannot go on without one calls :func:`need` before it starts.
 """
 
 from __future__ import annotations
@@ -11,6 +11,18 @@ from collections.abc import Sequence
 from importlib.util import find_spec
 
 from labkit.errors import UsageError
+
+DISTRIBUTION = "mlsys-labkit"
+"""The name to install by. ``labkit`` itself is somebody else's package on the public index."""
+
+
+def command(extra: str) -> str:
+    """What to type for an extra of labkit.
+
+    >>> command("torch")
+    "pip install 'mlsys-labkit[torch]'"
+    """
+    return f"pip install '{DISTRIBUTION}[{extra}]'"
 
 
 def need(what: str, extra: str, *packages: str) -> None:
@@ -33,10 +45,9 @@ def lacking(what: str, missing: Sequence[str], extra: str) -> UsageError:
     """The error that ``what`` lacks the packages ``missing``, which ``extra`` would bring.
 
     >>> print(lacking("memory.check", ["torch"], "torch"))
-    memory.check needs torch, which is not installed here: pip install 'labkit[torch]'
+    memory.check needs torch, which is not installed here: pip install 'mlsys-labkit[torch]'
     """
     verb = "is" if len(missing) == 1 else "are"
     return UsageError(
-        f"{what} needs {' and '.join(missing)}, which {verb} not installed here: "
-        f"pip install 'labkit[{extra}]'"
+        f"{what} needs {' and '.join(missing)}, which {verb} not installed here: {command(extra)}"
     )

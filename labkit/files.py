@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import tempfile
@@ -11,7 +12,7 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar, get_args, get_origin
 
-from labkit.errors import BadFile, UsageError
+from labkit.errors import BadFile, UsageError, refused, shown
 
 if TYPE_CHECKING:
     from pydantic import BaseModel
@@ -44,7 +45,8 @@ def project_root(start: Path | None = None) -> Path:
     if root is None:
         raise UsageError(
             f"no workbook found: neither {(start or Path.cwd()).resolve()} nor a folder above it "
-            f"holds {MARKER}; change into the project's folder or set LABKIT_ROOT"
+            f"holds {MARKER}; change into the project's folder, set LABKIT_ROOT, or make a "
+            "workbook of your own: labkit init FOLDER"
         )
     return root
 
@@ -77,8 +79,8 @@ def _working_folder() -> Path:
 def shipped(name: str, root: Path | None = None) -> Path:
     """Where ``name``, such as ``data/models.yaml``, of the data that labkit brings stands.
 
-    Inside a workbook it is the workbook's own file, elsewhere the copy that was installed with the
-    package (``setup.py`` puts it there). Whether the file exists is the reader's to see.
+    It is the workbook's own file or folder where the workbook has one of that name, else the one
+    that came with the package. Whether the latter exists is the reader's to see.
 
     Args:
         name: its path from the workbook's top folder, with ``/``.
@@ -88,10 +90,18 @@ def shipped(name: str, root: Path | None = None) -> Path:
         UsageError: there is no workbook, and the package was installed without its data.
     """
     home = root or workbook_around()
-    if home is None:
-        # Only a copy of the sources apart from their workbook has neither: say where to go.
-        home = PACKAGE if (PACKAGE / "data").is_dir() else project_root()
-    return home / name
+    if home is not None and (home / name).exists():
+        return home / name
+    brought = home_of_data()
+    # Only a copy of the sources apart from their workbook has neither: say where to go.
+    return (brought or home or project_root()) / name
+
+
+def home_of_data() -> Path | None:
+    """Find the folder in which the ``data/`` that labkit brings stand: the installed package
+    (``setup.py`` puts them there), else the checkout that the package lies in."""
+    homes = (PACKAGE, PACKAGE.parent)
+    return next((home for home in homes if (home / "data" / "models.yaml").is_file()), None)
 
 
 def encoded(text: str) -> bytes:
@@ -151,7 +161,8 @@ def read_text(path: Path) -> str:
     """Read the text of a file.
 
     Raises:
-        BadFile: it is missing, is a folder, or is not UTF-8.
+        BadFile: it is missing, is a folder, is not UTF-8, or its path can be none.
+        LabkitError: the disk refused to read it; names the remedy.
     """
     try:
         return path.read_text(encoding="utf-8")
@@ -161,6 +172,47 @@ def read_text(path: Path) -> str:
         raise BadFile(path, "is a folder, not a file") from None
     except UnicodeDecodeError as error:
         raise BadFile(path, f"not UTF-8 text ({error.reason} at byte {error.start})") from None
+    except OSError as error:
+        raise refused(error) or BadFile(path, f"cannot be read: {error.strerror}") from None
+    except ValueError as error:  # a zero byte, or half of a surrogate pair
+        raise BadFile(path, f"no path of a file: {error}") from None
+
+
+def load_json(path: Path) -> Any:
+    """Parse a JSON file.
+
+    Raises:
+        BadFile: it is missing, or is not JSON.
+    """
+    text = read_text(path)
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise BadFile(path, f"must be JSON: {error}") from None
+
+
+@contextmanager
+def holding(path: Path, valid: str) -> Iterator[None]:
+    """Say that a file does not hold what it must, where a block cannot make a record of it.
+
+    Args:
+        path: the file whose contents the block makes a record of, and nothing else.
+        valid: what it should hold.
+
+    >>> with holding(Path("a.json"), "a list of speeds"):
+    ...     float({}["speed"])
+    Traceback (most recent call last):
+    labkit.errors.BadFile: a.json: lacks 'speed'; valid: a list of speeds
+    """
+    try:
+        yield
+    except BadFile:
+        raise
+    except KeyError as error:
+        raise BadFile(path, f"lacks {shown(error.args[0])}", valid=valid) from error
+    except (ArithmeticError, AttributeError, IndexError, TypeError, ValueError) as error:
+        problem = shown(str(error))[1:-1] if len(str(error)) > 300 else str(error)
+        raise BadFile(path, problem, valid=valid) from error
 
 
 def load_yaml(path: Path) -> Any:

@@ -41,7 +41,7 @@ FLOORS = {  # of rooms made of packages, from the ground up: each imports only t
 }  # fmt: skip
 # Modules of a room that stand beside its packages.
 LOBBIES = {
-    "workbook": {"notebooks", "normalise", "engine"},
+    "workbook": {"notebooks", "normalise", "engine", "founding"},
     "cluster": {"bounds", "figures", "results", "simulation"},
     "memory": {"figures", "published"},
     "serving": {"bounds", "figures", "requests", "results", "simulation", "sweeps"},
@@ -219,3 +219,9 @@ def test_importing_an_engine_neither_draws_nor_loads_torch(engine: str) -> None:
 @pytest.mark.parametrize("path", MODULES, ids=name_of)
 def test_functions_fit_on_a_screen(path: Path) -> None:
     assert not {name: size for name, size in outline(path).lines_of.items() if size > 70}
+
+
+def test_one_place_says_what_may_have_been_meant() -> None:
+    """So that every refusal names the near names first, by the same rule."""
+    users = {name_of(path) for path in MODULES if "difflib" in outline(path).imported}
+    assert users == {"labkit.errors"}

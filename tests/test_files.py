@@ -103,10 +103,14 @@ def test_shipped_data_are_the_workbook_s_own_else_the_installed_copy(
     with pytest.raises(UsageError, match=r"no workbook found: neither .*outside nor a folder"):
         files.shipped("data/models.yaml")
     (package / "data").mkdir(parents=True)
+    write(package / "data" / "models.yaml", "")
     assert files.shipped("data/models.yaml") == package / "data" / "models.yaml"
     workbook = tmp_path / "workbook"
     workbook.mkdir()
     write(workbook / files.MARKER, "")
+    assert files.shipped("data/models.yaml", workbook) == package / "data" / "models.yaml"
+    (workbook / "data").mkdir()
+    write(workbook / "data" / "models.yaml", "")
     assert files.shipped("data/models.yaml", workbook) == workbook / "data" / "models.yaml"
     monkeypatch.chdir(workbook)
     assert files.shipped("data/models.yaml") == workbook.resolve() / "data" / "models.yaml"

@@ -8,10 +8,9 @@ from __future__ import annotations
 import os
 import re
 import shlex
-import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from functools import cache
 from pathlib import Path
 from typing import NamedTuple
@@ -23,17 +22,13 @@ from labkit.cli import app, main
 from labkit.quantities import percent
 from labkit.workbook import notebooks
 from labkit.workbook.review import claims
+from tests.typed import ROOT, runnable, workbook
 
-ROOT = Path(__file__).resolve().parents[1]
 DOCUMENTS = [
     ROOT / "README.md",
     ROOT / "CONTRIBUTING.md",
     *sorted(path for room in ("labkit", "tests", "data") for path in (ROOT / room).rglob("*.md")),
 ]
-COPIED = ("notebooks", "data")
-"""The folders of a scratch copy of the workbook; the library is this checkout's."""
-SERVERS = ("lab", "present", "panel")
-"""Commands that serve until they are stopped."""
 NOT_RUN = re.compile(r"<!-- not run: (.+) -->")
 FENCE = re.compile(r"```(\w*)")
 FILE = re.compile(r"# ([\w-]+\.\w+):")
@@ -96,55 +91,13 @@ def typed(block: Block) -> list[str]:
     return [COMMENT.sub("", line) for line in lines]
 
 
-def runnable(line: str) -> str:
-    """The line as a test may run it: nothing that takes minutes, nothing that serves."""
-    words = shlex.split(line)
-    if words[0] == "make":
-        return f"make -n {shlex.join(words[1:])}"
-    if words[:2] == ["labkit", "run"]:
-        return f"{line} --dry-run"
-    if words[0] == "labkit" and words[1] in SERVERS:
-        return f"{line} --help"
-    return line
-
-
 # ---------------------------------------------------------------- what runs
-
-
-def a_trace() -> str:
-    rows = [f"{job},{60 * job},{600 + 40 * (job % 7)},{1 + job % 4}" for job in range(120)]
-    return "\n".join(["job_id,arrival_s,duration_s,gpus", *rows]) + "\n"
-
-
-def some_calls() -> str:
-    rows = [f"{0.5 * call},{32 + call % 200},{1 + call % 60}" for call in range(200)]
-    return "\n".join(["arrival_s,prompt_tokens,output_tokens", *rows]) + "\n"
-
-
-def a_profile() -> str:
-    standin = ROOT / "data" / "profiles" / "standin_a100_gpt3-175b.csv"
-    return standin.read_text(encoding="utf-8")
-
-
-OF_A_READER: dict[str, Callable[[], str]] = {
-    "jobs.csv": a_trace,
-    "calls.csv": some_calls,
-    "stages.csv": a_profile,
-}
-"""Files of a reader's own, which the READMEs take for granted."""
 
 
 @pytest.fixture
 def scratch(tmp_path: Path) -> Path:
     """A workbook of our own to change, with a reader's files in it."""
-    for name in COPIED:
-        shutil.copytree(ROOT / name, tmp_path / name)
-    for path in ROOT.iterdir():
-        if path.is_file() and not path.name.startswith("."):
-            shutil.copy(path, tmp_path)
-    for name, content in OF_A_READER.items():
-        (tmp_path / name).write_text(content(), encoding="utf-8")
-    return tmp_path
+    return workbook(tmp_path)
 
 
 def run(command: list[str], folder: Path) -> None:

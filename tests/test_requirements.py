@@ -9,14 +9,16 @@ import tomllib
 from functools import cache
 from importlib import import_module, metadata
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from labkit import ENGINES
 from tests.test_architecture import KNOWN, MODULES, PACKAGE, name_of, outline, room
 
-PROJECT = tomllib.loads((PACKAGE.parent / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-NOT_ENGINES = {"cli", "papers", "workbook"}
+PYPROJECT = (PACKAGE.parent / "pyproject.toml").read_text(encoding="utf-8")
+PROJECT: dict[str, Any] = tomllib.loads(PYPROJECT)["project"]
+NOT_ENGINES = {"cli", "mcp", "papers", "workbook"}
 PARTS = {"pydantic_core": "pydantic"}
 """Packages whose version another one fixes, which is asked for in their place."""
 LOADS_AN_EXTRA = {
@@ -52,6 +54,7 @@ def asked_for(texts: list[str]) -> set[str]:
     return {plain(re.split(r"[\s\[<>=!~;(]", text)[0]) for text in texts}
 
 
+NAME = PROJECT["name"]
 BASE = asked_for(PROJECT["dependencies"])
 EXTRAS = {extra: asked_for(texts) for extra, texts in PROJECT["optional-dependencies"].items()}
 
@@ -87,7 +90,7 @@ def test_engines_import_what_a_plain_installation_brings(path: Path) -> None:
 def test_what_loads_an_extra_is_guarded(guard: str) -> None:
     """``test_wheel`` reads the sentences themselves."""
     text = KNOWN[guard].read_text(encoding="utf-8")
-    assert re.search(r"extras\.(need|lacking)\(|pip install ", text)
+    assert re.search(r"extras\.(need|lacking|command)\(|pip install ", text)
 
 
 @pytest.mark.parametrize(
@@ -102,14 +105,14 @@ def test_extras_name_each_other_where_one_needs_the_other() -> None:
     """``all`` is all of them; whatever runs or serves notebooks brings the workbook."""
     optional = PROJECT["optional-dependencies"]
     (everything,) = optional["all"]
-    named = everything.removeprefix("labkit[").removesuffix("]").split(",")
+    named = everything.removeprefix(f"{NAME}[").removesuffix("]").split(",")
     assert sorted(named) == sorted(optional.keys() - {"all", "dev"})
     reached = {extra: {extra} for extra in optional}
     for _ in optional:
         for extra, texts in optional.items():
             for text in texts:
-                if text.startswith("labkit["):
-                    for other in text.removeprefix("labkit[").removesuffix("]").split(","):
+                if text.startswith(f"{NAME}["):
+                    for other in text.removeprefix(f"{NAME}[").removesuffix("]").split(","):
                         reached[extra] |= reached[other]
     assert {extra for extra in optional if "workbook" in reached[extra]} == {
         *("all", "cluster", "collab", "kubernetes", "lab", "workbook"),

@@ -41,13 +41,13 @@ EXAMPLES = [
 ]
 NEEDS_MORE = {
     "labkit memory check": "memory.check needs torch, which is not installed here: "
-    "pip install 'labkit[torch]'",
+    "pip install 'mlsys-labkit[torch]'",
     "labkit swap compare": "running a chain of blocks needs torch, which is not installed here: "
-    "pip install 'labkit[torch]'",
+    "pip install 'mlsys-labkit[torch]'",
     "labkit swap plan": "running a chain of blocks needs torch, which is not installed here: "
-    "pip install 'labkit[torch]'",
+    "pip install 'mlsys-labkit[torch]'",
     "labkit tuning record": "tuning.record needs torch and sklearn, which are not installed here: "
-    "pip install 'labkit[torch]'",
+    "pip install 'mlsys-labkit[torch]'",
     "labkit tuning live": "zeus-ml is not installed: pip install zeus-ml",
 }
 """Examples that measure on this machine, and what they say without what that takes."""
@@ -61,8 +61,16 @@ MORE = [
     "labkit data verify",
     "labkit --version",
 ]
-WORKBOOK = ["queue", "queue next", "new KEY", "check", "run", "refresh", "results", "diff a b"]
-WORKBOOK += [
+WORKBOOK = [
+    "init",
+    "queue",
+    "queue next",
+    "new KEY",
+    "check",
+    "run",
+    "refresh",
+    "results",
+    "diff a b",
     "clean",
     "slides zeus",
     "site",
@@ -290,7 +298,7 @@ def test_more_commands_answer(command: str, answers: Answers, elsewhere: Path) -
 def test_the_help_lists_engines_and_workbook(answers: Answers) -> None:
     code, out, _ = answers["labkit --help"]
     assert code == 0
-    assert "pip install 'labkit[workbook]'" in out
+    assert "pip install 'mlsys-labkit[workbook]'" in " ".join(out.split())
     assert all(f"│ {engine.name} " in out for engine in ENGINES)
     assert all(f"│ {words.split()[0]} " in out for words in WORKBOOK)
     assert answers["labkit run --help"][0] == 0
@@ -304,7 +312,7 @@ def test_the_workbook_s_commands_say_what_to_install(words: str, answers: Answer
     lacks, extra = ("voila", "lab") if lab else ("papermill", "workbook")
     sentence = f"`labkit {name}` needs {lacks}, which is not installed here: "
     assert (code, out) == (2, "")
-    assert f"{sentence}pip install 'labkit[{extra}]'" in " ".join(err.split())
+    assert f"{sentence}pip install 'mlsys-labkit[{extra}]'" in " ".join(err.split())
 
 
 @pytest.mark.parametrize("name", panel.PANELS)
@@ -312,7 +320,7 @@ def test_a_panel_says_what_to_install(name: str, answers: Answers) -> None:
     code, out, err = answers[f"labkit panel {name}"]
     assert (code, out) == (2, "")
     assert "needs voila and anywidget" in err
-    assert "pip install 'labkit[lab]'" in " ".join(err.split())
+    assert "pip install 'mlsys-labkit[lab]'" in " ".join(err.split())
 
 
 SNIPPETS = {
@@ -380,3 +388,59 @@ def test_outside_a_workbook_its_commands_say_so(bare: Path, elsewhere: Path) -> 
     )
     assert done.returncode == 0, done.stderr
     assert done.stderr.count("no workbook found: neither") == 2
+    assert done.stderr.count("labkit init FOLDER") == 2
+
+
+BIBTEX = """\
+@inproceedings{kwon2023,
+  title = {Efficient Memory Management for Large Language Model Serving with {PagedAttention}},
+  author = {Kwon, Woosuk and Li, Zhuohan},
+  booktitle = {Proceedings of the 29th Symposium on Operating Systems Principles},
+  year = {2023},
+}
+"""
+PATH = [
+    "queue",
+    "queue add paper.bib --key paged --why 'Does paging pay?' --tag serving",
+    "queue start paged --presenter Ann --date 2026-03-14",
+    "new paged",
+    "run",
+    "refresh",
+    "results --claims",
+    "slides paged",
+    "site",
+    "queue done paged",
+    "memory plan llama-2-7b",
+    "data show zeus-nsdi23",
+    "doctor",
+]
+"""What a group types, from an empty queue to the site."""
+
+
+def test_a_group_s_own_workbook_is_served_by_the_wheel(bare: Path, tmp_path: Path) -> None:
+    """With every package of this environment at hand, but labkit from the wheel."""
+    here = str(metadata.distribution("papermill").locate_file(""))
+    env = plain(LABKIT_OFFLINE="1", LABKIT_CACHE=str(tmp_path / "cache"), PYTHONPATH=here)
+
+    def said(folder: Path, *lines: str) -> dict[str, str]:
+        asked = json.dumps([f"labkit {line}" for line in lines])
+        command = [str(bare), "-c", DRIVER, str(tmp_path / "answers.json")]
+        done = subprocess.run(
+            command, cwd=folder, env=env, input=asked, capture_output=True, text=True
+        )
+        assert done.returncode == 0, done.stderr
+        answers = json.loads((tmp_path / "answers.json").read_text())
+        assert all(code == 0 for code, _, _ in answers.values()), answers
+        return {words.removeprefix("labkit "): out for words, (_, out, _) in answers.items()}
+
+    home = tmp_path / "ours"
+    assert "cd ours" in said(tmp_path, "init ours")["init ours"]
+    (home / "paper.bib").write_text(BIBTEX, encoding="utf-8")
+    told = said(home, *PATH)
+    assert "llama-2-7b: 162 GB at the peak" in told["memory plan llama-2-7b"]
+    assert "0 failed" in told["doctor"]
+    index = (home / "results/site/index.html").read_text(encoding="utf-8")
+    assert "PagedAttention" in index
+    assert (home / "results/site/slides/paged.html").is_file()
+    stored = json.loads((home / "notebooks/serving/paged.ipynb").read_text(encoding="utf-8"))
+    assert any(cell.get("outputs") for cell in stored["cells"])

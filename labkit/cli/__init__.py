@@ -25,8 +25,8 @@ _group = cache(typer.main.get_group)
 
 
 ENGINE_NAMES = {engine.name for engine in ENGINES}
-OF_THE_ENGINES = {*ENGINE_NAMES, "data", "doctor", "panel"}
-"""Commands that answer without a workbook; ``panel`` says itself what it needs."""
+OF_THE_ENGINES = {*ENGINE_NAMES, "data", "doctor", "mcp", "panel"}
+"""Commands that answer without a workbook; ``panel`` and ``mcp`` say themselves what they need."""
 OF_LAB = {"lab", "present"}
 """Commands of the workbook that serve JupyterLab's pages."""
 
@@ -66,7 +66,7 @@ app = typer.Typer(
     help="""
     The workbook of systems-for-ML papers: what to read, what was claimed, what we measured.
     Its engines answer anywhere; its own commands need a workbook's folder, and
-    [cyan]pip install 'labkit\\[workbook]'[/cyan].
+    [cyan]pip install 'mlsys-labkit\\[workbook]'[/cyan].
 
     [bold]First steps[/bold]: [cyan]labkit queue[/cyan] shows the reading list,
     [cyan]labkit run[/cyan] regenerates every result, [cyan]labkit site[/cyan] builds the pages
@@ -75,7 +75,8 @@ app = typer.Typer(
     epilog="Exit codes: 0 fine, 1 something failed, 2 wrong use.",
 )
 
-for _part in ("queue", "review", "run", "results", "export", "session", "data", "doctor"):
+PARTS = ("init", "queue", "review", "run", "results", "export", "session", "data", "doctor", "mcp")
+for _part in PARTS:
     app.add_typer(import_module(f"labkit.cli.{_part}").commands)
 
 

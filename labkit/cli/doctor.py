@@ -22,6 +22,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from labkit import extras
 from labkit.errors import LabkitError, UsageError
 from labkit.files import project_root
 from labkit.quantities import format_bytes
@@ -69,24 +70,33 @@ class Checkout:
     def requirements(self) -> list[tuple[str, str]]:
         """Each package that pyproject.toml asks for, and the first extra that does ("": always).
 
-        What an extra asks for by naming another extra is listed with that one.
+        What an extra asks for by naming another extra is listed with that one. A group's own
+        workbook has no such file: there it is what the installed labkit asks for.
         """
         import tomllib
 
-        project = tomllib.loads((self.root / "pyproject.toml").read_text("utf-8"))["project"]
-        groups = {"": project["dependencies"], **project["optional-dependencies"]}
+        file = self.root / "pyproject.toml"
+        if file.is_file():
+            project = tomllib.loads(file.read_text("utf-8"))["project"]
+            own_name = project["name"]
+            groups = {"": project["dependencies"], **project["optional-dependencies"]}
+        else:
+            own_name = extras.DISTRIBUTION
+            groups = _installed_requirements()
         asked: dict[str, str] = {}
         for extra, texts in groups.items():
             for text in texts:
                 name = re.split(r"[\s\[<>=!~;(]", text)[0]
-                if name != project["name"]:
+                if name != own_name:
                     asked.setdefault(name, extra)
         return list(asked.items())
 
     @cached_property
     def pins(self) -> dict[str, str]:
-        """Package -> version that constraints.txt pins; names normalised."""
-        text = (self.root / "constraints.txt").read_text("utf-8")
+        """Package -> version that constraints.txt pins; names normalised. A group's own workbook
+        need not pin any."""
+        file = self.root / "constraints.txt"
+        text = file.read_text("utf-8") if file.is_file() else ""
         pins = re.findall(r"^([A-Za-z0-9._-]+)==([^\s;]+)", text, flags=re.MULTILINE)
         return {_normal(name): version for name, version in pins}
 
@@ -179,7 +189,8 @@ def check_packages(checkout: Checkout) -> Iterator[Finding]:
         is_needed = extra in ALWAYS
         seen = _package(name, checkout.pins, must_import=is_needed)
         if not is_needed and seen.status == "fail":
-            seen = warn(seen.check, seen.observed, f"optional ({extra}); {REINSTALL}")
+            advice = f"optional: pip install -c constraints.txt -e '.[{extra}]'"
+            seen = warn(seen.check, seen.observed, advice)
         yield seen
 
 
@@ -187,6 +198,9 @@ def check_versions(checkout: Checkout) -> Iterator[Finding]:
     """Indirect dependencies that are not at their pinned version."""
     from labkit.workbook.run.fingerprint import installed
 
+    if not checkout.pins:
+        yield ok("indirect packages", "none pinned: there is no constraints.txt")
+        return
     direct = {_normal(name) for name, _ in checkout.requirements}
     other = {name: pin for name, pin in checkout.pins.items() if name not in direct}
     unlike = [
@@ -285,6 +299,9 @@ def check_notebooks(checkout: Checkout) -> Iterator[Finding]:
     from labkit.workbook import notebooks
     from labkit.workbook.review import claims
 
+    if not checkout.notebooks and not (checkout.root / "pyproject.toml").is_file():
+        yield ok("notebooks", "none yet: labkit queue add, then labkit new KEY")
+        return
     if not checkout.notebooks:
         advice = "this checkout is not whole: notebooks/ should hold some"
         yield fail("notebooks", "none", advice)
@@ -363,11 +380,28 @@ def _package(name: str, pins: Mapping[str, str], *, must_import: bool) -> Findin
         except Exception as error:
             problem = f"{version} does not import: {type(error).__name__}: {error}"
             return fail(check, problem, REINSTALL)
-    if pin is None:
+    if pin is None and pins:
         return warn(check, f"{version}, not pinned", "make constraints adds it")
-    if not _same(version, pin):
+    if pin is not None and not _same(version, pin):
         return warn(check, f"{version}, pinned {pin}", REINSTALL)
     return ok(check, version)
+
+
+def _installed_requirements() -> dict[str, list[str]]:
+    """Extra -> requirements of the installed labkit; "" is what it always asks for. What its
+    own developers need is left out."""
+    try:
+        texts = metadata.requires(extras.DISTRIBUTION) or []
+    except metadata.PackageNotFoundError:
+        raise LabkitError(
+            f"{extras.DISTRIBUTION} is not installed, so what it needs is not known; {REINSTALL}"
+        ) from None
+    groups: dict[str, list[str]] = {"": []}
+    for text in texts:
+        of_extra = re.search(r"extra == ['\"]([\w-]+)", text)
+        groups.setdefault(of_extra[1] if of_extra else "", []).append(text)
+    groups.pop("dev", None)
+    return groups
 
 
 def _imported_as(name: str) -> str:

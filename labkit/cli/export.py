@@ -47,10 +47,12 @@ def slides(
 
     A talk of the notebook's sections: verdict, mechanism, figures, two or three claims, a weakness,
     the slider, the questions. Figures move; what does not fit, and the answers, are in the notes.
-    The slides show the notebook as [cyan]labkit run[/cyan] left it in results/, else as committed.
+    The slides show the notebook as [cyan]labkit run[/cyan] left it in results/; where the notebook
+    is newer than that, or never ran here, with the outputs that are stored in it.
 
-    In the browser: arrows move, [bold]Esc[/bold] shows all slides, [bold]S[/bold] opens the
-    speaker's notes, [bold]F[/bold] fills the screen. To print, open the file with
+    In the browser: arrows move, a remote's PageUp and PageDown also out of a slider or a menu,
+    [bold]Esc[/bold] leaves those, then shows all slides, [bold]S[/bold] opens the speaker's notes
+    with a pace, [bold]F[/bold] fills the screen. To print, open the file with
     [bold]?print-pdf[/bold] at the end of its address and print to PDF.
 
     [bold]Examples[/bold]
@@ -89,13 +91,16 @@ def site(
     """Build results/site: the index, a page and slides for each notebook, the scoreboard.
 
     Every paper of the reading queue is listed with its status, its two lines and its verdicts.
-    Only what changed is rewritten. Open results/site/index.html in a browser; no server and no
-    network are needed, so the folder may be copied anywhere.
+    A page shows the notebook's run in results/; where the notebook is newer than that, or never
+    ran here, its stored outputs, and says so. Only what changed is rewritten. Open
+    results/site/index.html in a browser; no server and no network are needed, so the folder may be
+    copied anywhere. Its talks share their scripts: [cyan]labkit slides[/cyan] writes one file.
 
     [bold]Examples[/bold]
 
       [cyan]labkit site[/cyan]
       [cyan]labkit run zeus && labkit site[/cyan]        after a change
+      [cyan]labkit run --site[/cyan]                     all of it: the site first, then each run
     """
     from labkit.workbook.export import reference as library
     from labkit.workbook.export.site import write_site
@@ -104,13 +109,7 @@ def site(
     if reference:
         library.write(root / "results" / "site")
     report = write_site(root)
-    console = Console(soft_wrap=True)
-    if report.written or report.removed:
-        parts = [f"{len(report.written)} written", f"{report.unchanged} unchanged"]
-        parts += [f"{len(report.removed)} removed"] if report.removed else []
-        console.print(f"[green]✔[/green] {report.index} ({', '.join(parts)})")
-    else:
-        console.print(f"[green]✔[/green] {report.index} is up to date")
+    Console(soft_wrap=True).print(Text.assemble(("✔ ", "green"), report.words))
     _finish(Console(stderr=True, soft_wrap=True), report.problems)
 
 
@@ -138,7 +137,7 @@ def compare(
 ) -> Report:
     """Papers side by side: their five lines, their claims, their results on shared inputs.
 
-    Pulled from the notebooks as last run ([cyan]labkit run[/cyan]), else as committed. The site
+    Pulled from the notebooks as last run ([cyan]labkit run[/cyan]), else as stored. The site
     has such a page for each family of papers.
     """
     from labkit.workbook.export import comparison

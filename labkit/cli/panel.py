@@ -49,6 +49,20 @@ def built(name: str, *, profile: str = "", model: str = "") -> Panel:
     return made
 
 
+def drawn_once(panel: Panel) -> None:
+    """Draw a panel's figures where its controls start, for no one to see.
+
+    The engines' loops are compiled by that and kept, which may take twenty seconds; the page that
+    comes after shows its first figure without them.
+    """
+    from labkit.workbook.review import axes
+
+    knobs = axes.read(panel.axes, panel.label, dict(panel.start))
+    values = {axis.name: axis.start for axis in knobs}
+    for figure in panel.figures:
+        figure(**axes.taken(figure, values))
+
+
 def show(name: str, profile: str = "", model: str = "") -> Live:
     """The panel ``name`` as widgets, under a heading."""
     from IPython.display import HTML, display

@@ -52,11 +52,11 @@ commands = typer.Typer(
       [cyan]labkit queue[/cyan]                             the whole queue
       [cyan]labkit queue -s queued -t pipeline[/cyan]       a part of it
       [cyan]labkit queue next[/cyan]                        what to read now, and why
-      [cyan]labkit queue add 1910.02054 --why "…"[/cyan]    from arXiv (or a DOI)
+      [cyan]labkit queue add 2309.06180 --why "…"[/cyan]    from arXiv (or a DOI)
       [cyan]labkit queue add paper.bib[/cyan]               from BibTeX, no network needed
       [cyan]labkit queue start farm --presenter Ann[/cyan]
       [cyan]labkit queue plan zeus --presenter Ann --date 2026-03-14[/cyan]
-      [cyan]labkit queue done zeus[/cyan]                   the review is written
+      [cyan]labkit queue done farm[/cyan]                   the review is written
       [cyan]labkit queue done zeus --presented[/cyan]       and the group has heard it
       [cyan]labkit queue export -t energy -o energy.bib[/cyan]
     """,
@@ -105,6 +105,9 @@ def overview(context: typer.Context, status: list[str] = STATUS, tag: list[str] 
     catalogue = _load()
     papers = catalogue.select(status=status or (), tags=tag or ())
     console = _console()
+    if not len(catalogue):
+        console.print("The queue is empty. Add a paper: labkit queue add paper.bib")
+        return
     if not papers:
         console.print("No paper has all of that; `labkit queue` shows every one.")
         return
@@ -129,7 +132,7 @@ def next_paper(
     for paper in waiting:
         console.print(card(catalogue, paper, console.width))
     if not waiting:
-        console.print("Nothing is queued. Add a paper: labkit queue add 1910.02054")
+        console.print("Nothing is queued. Add a paper: labkit queue add 2309.06180")
         return
     console.print(f"Start it: [cyan]labkit queue start {waiting[0].key}[/cyan]")
 
@@ -195,10 +198,10 @@ def add(
 
     [bold]Examples[/bold]
 
-      [cyan]labkit queue add paper.bib --why "..." --tag energy[/cyan]
-      [cyan]labkit queue add 2312.06902 --key perseus --priority 1[/cyan]
-      [cyan]labkit queue add 10.1145/3341301.3359646[/cyan]
-      [cyan]pbpaste | labkit queue add -[/cyan]
+      [cyan]labkit queue add paper.bib --why "…" --tag energy[/cyan]
+      [cyan]labkit queue add 2309.06180 --key vllm --priority 1[/cyan]     from arXiv
+      [cyan]labkit queue add 10.1145/1327452.1327492 --key mapreduce[/cyan]    by its DOI
+      [cyan]pbpaste | labkit queue add - --key pasted[/cyan]    from the clipboard
     """
     from labkit.workbook.queue import edits, intake
 
@@ -255,8 +258,11 @@ def done(
     """The review is written: reading → reviewed; with --presented it becomes presented.
 
     Without --date, --presented keeps the session's date, or else writes today's.
-    [bold]Examples[/bold]: [cyan]labkit queue done zeus[/cyan],
-    [cyan]labkit queue done zeus --presented --presenter Ann[/cyan]
+
+    [bold]Examples[/bold]
+
+      [cyan]labkit queue start farm && labkit queue done farm[/cyan]    its review is written
+      [cyan]labkit queue done zeus --presented --presenter Ann[/cyan]
     """
     from labkit.workbook.queue import edits
 

@@ -11,13 +11,14 @@ import typer
 from rich.console import Console
 
 from labkit.cli.run import complete_notebooks, joined
+from labkit.errors import UsageError
 from labkit.files import project_root
 from labkit.kit.command import example_lines, expanded, option
 from labkit.kit.report import Report, Sheet, records
 from labkit.quantities import NOTHING, format_bytes
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     import pandas as pd
 
@@ -29,13 +30,13 @@ _RESULTS = (
     "labkit results",
     "labkit results zeus --where eta_knob=0.5 --where state=current",
     "labkit results zeus --claims --csv claims.csv",
+    "labkit results zeus --metrics",
 )
 _DIFFS = (
     "labkit diff 'zeus[eta_knob=0.0]' 'zeus[eta_knob=1.0]'",
     "labkit diff zeus results/zeus/seed=1",
 )
 _CLAIM = ("id", "kind", "paper_value", "our_value", "unit", "verdict")
-_MOST_METRICS = 6  # columns that a terminal shows
 
 
 def results(
@@ -51,8 +52,9 @@ def results(
         option("Only runs of which it holds; = != < <= > >=. Repeatable.", metavar="COLUMN=VALUE"),
     ] = None,
     claims: Annotated[bool, option("A row a claim of each run.", "--claims")] = False,
+    metrics: Annotated[bool, option("A row a metric of each run.", "--metrics")] = False,
 ) -> Report:
-    """The runs on disk: parameters, verdicts, metrics, and whether they still hold.
+    """The runs on disk: verdicts, and whether they still hold; their claims; their metrics.
 
     A run is current, or stale: notebook, code or data changed since. An orphan's notebook, or one
     of its parameters, is gone; failed is what the last run left where that raised. Conditions
@@ -60,34 +62,34 @@ def results(
     """
     from labkit.workbook.run import inventory
 
+    if claims and metrics:
+        raise UsageError("--claims and --metrics are two tables; valid: one of them")
     stored = list(inventory.inventory(project_root(), keys or ()))
     table = inventory.matching(inventory.table(stored), where or ())
     states = Counter(table["run.state"]) if len(table) else Counter()
-    shown = _claims(table, stored) if claims and len(table) else table
+    of_runs = _claims if claims else _metrics if metrics else None
+    shown = of_runs(table, stored) if of_runs and len(table) else table
     runs = f"{len(stored)} run{'s' * (len(stored) != 1)}"
     counts = ", ".join(f"{count} {state}" for state, count in states.items())
     return Report(
         title=f"{len(table)} of {runs}" if where else runs,
         lead=counts or ("" if where else "no results yet: `labkit run` makes them"),
-        tables=[Sheet(table=shown) if claims else _overview(table)][: len(shown)],
+        tables=[Sheet(table=shown) if of_runs else _overview(table)][: len(shown)],
         csv=shown,
         data={"command": "results", "runs": records(shown)},
     )
 
 
 def _overview(table: pd.DataFrame) -> Sheet:
-    """A line a run: its name, state, verdicts, and the metrics of a single paper."""
+    """A line a run: its name, state, verdicts and seconds."""
     if table.empty:
         return Sheet(table=table)
-    metrics = [name for name in table.columns if name.startswith("metric.")][:_MOST_METRICS]
-    one_paper = table["run.paper"].nunique() == 1
     columns = {
         "run.paper": "paper",
         "run.slug": "run",
         "run.state": "state",
         "verdicts": "verdicts",
     }
-    columns |= {name: name.partition(".")[2] for name in metrics if one_paper}
     columns |= {"run.duration_s": "took"} if "run.duration_s" in table.columns else {}
     shown = table.assign(verdicts=[_tally(row) for row in table.to_dict("records")])
     return Sheet(table=shown, columns={**columns, "run.reason": ""}, wide=["run.reason"])
@@ -100,16 +102,33 @@ def _tally(row: Mapping[Any, Any]) -> str:
     return "  ".join(f"{counts[v]} {SYMBOLS[v]}" for v in SYMBOLS if counts[v])
 
 
+def _chosen(table: pd.DataFrame, stored: Sequence[Stored]) -> Iterator[tuple[Stored, RunRecord]]:
+    """The whole results among the runs of the table."""
+    chosen = set(zip(table["run.paper"], table["run.slug"], strict=True))
+    for each in stored:
+        if each.record and (each.key, each.folder.name) in chosen:
+            yield each, each.record
+
+
 def _claims(table: pd.DataFrame, stored: Sequence[Stored]) -> pd.DataFrame:
     import pandas as pd
 
-    chosen = set(zip(table["run.paper"], table["run.slug"], strict=True))
     rows = [
         {"paper": each.key, "run": each.folder.name, "state": each.state}
         | {name: claim[name] for name in _CLAIM}
-        for each in stored
-        if each.record and (each.key, each.folder.name) in chosen
-        for claim in each.record.claims
+        for each, record in _chosen(table, stored)
+        for claim in record.claims
+    ]
+    return pd.DataFrame(rows)
+
+
+def _metrics(table: pd.DataFrame, stored: Sequence[Stored]) -> pd.DataFrame:
+    import pandas as pd
+
+    rows = [
+        {"paper": each.key, "run": each.folder.name, "metric": name, "value": value}
+        for each, record in _chosen(table, stored)
+        for name, value in record.meta.get("metrics", {}).items()
     ]
     return pd.DataFrame(rows)
 

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 
 commands = typer.Typer()
+_LONGEST_ID = 28
 
 
 @commands.command()
@@ -38,8 +39,8 @@ def new(
     [cyan]data/papers/KEY/claims.yaml[/cyan]. It runs as it is; [cyan]labkit check KEY[/cyan] lists
     what is still to be written. Nothing is ever overwritten.
 
-    [bold]Examples[/bold]: [cyan]labkit new perseus[/cyan],
-    [cyan]labkit new perseus --family energy --size flagship[/cyan]
+    [bold]Examples[/bold]: [cyan]labkit new farm[/cyan],
+    [cyan]labkit new erpc --family networking --size flagship[/cyan]
     """
     from labkit.workbook.review import scaffold
 
@@ -101,8 +102,8 @@ def _show(report: Report) -> None:
         table.add_column("what is wrong")
         table.add_column("what would be right")
         for finding in findings:
-            place = "" if finding.cell is None else f"{finding.cell} {finding.cell_id}"
-            name = f"{finding.rule} (warning)" if finding.warns else finding.rule
+            place = "" if finding.cell is None else f"{finding.cell} {_short(finding.cell_id)}"
+            name = f"{finding.rule}\n(warning)" if finding.warns else finding.rule
             table.add_row(Text(place), name, Text(finding.problem), Text(finding.fix))
         console.print(table)
     num_notebooks = len(report.notebooks)
@@ -112,6 +113,15 @@ def _show(report: Report) -> None:
         f"{num_findings} finding{'s' * (num_findings > 1)}" if num_findings else "nothing found"
     )
     console.print(f"{num_notebooks} {noun}, {report.num_rules} rules: {outcome}")
+
+
+def _short(cell_id: str) -> str:
+    """Cut a cell's id to what tells it apart, where it is as long as a UUID; --json has it whole.
+
+    >>> _short("claims-code"), _short("3f2b8c1e-7a4d-4c1b-9e55-0d2f6a7b8c9d")
+    ('claims-code', '3f2b8c1e…')
+    """
+    return cell_id if len(cell_id) <= _LONGEST_ID else f"{cell_id[:8]}…"
 
 
 def _show_rules() -> None:

@@ -13,6 +13,7 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
+from rich.text import Text
 
 from labkit.cli import progress
 from labkit.errors import LabkitError
@@ -21,9 +22,10 @@ from labkit.kit.command import completing
 from labkit.workbook import notebooks
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from labkit.workbook.run.batch import Ended, Report, Request
+    from labkit.workbook.run.jobs import Watcher
     from labkit.workbook.run.parameters import Sweep
     from labkit.workbook.run.places import Cluster
 
@@ -62,6 +64,7 @@ SWEEP_FILE = typer.Option(
 SEEDS = typer.Option(
     "", metavar="N", help="Repeat with N seeds, from the notebook's own on; or list them: 3,5,8."
 )
+DRY_RUN = typer.Option(False, "--dry-run", "-n", help="Say what would run, and why; run nothing.")
 CLUSTER = typer.Option(
     None,
     "--cluster",
@@ -88,8 +91,11 @@ def run(
     timeout: float | None = TIMEOUT,
     cell_timeout: float | None = CELL_TIMEOUT,
     cluster: str | None = CLUSTER,
-    dry_run: bool = typer.Option(
-        False, "--dry-run", "-n", help="Say what would run, and why; run nothing."
+    dry_run: bool = DRY_RUN,
+    with_site: bool = typer.Option(
+        False,
+        "--site",
+        help="Build the site first, of what is stored; replace a paper's pages as its run ends.",
     ),
 ) -> None:
     """Execute notebooks through papermill: those that changed, several at a time.
@@ -113,6 +119,7 @@ def run(
       [cyan]labkit run zeus --sweep eta_knob=0,1 --sweep seed=1,2[/cyan]   four runs
       [cyan]labkit run zeus --sweep-file eta.yaml --seeds 5[/cyan]         each of them, five seeds
       [cyan]labkit run --force -j 4 --timeout 300[/cyan]                   all, at most 5 min each
+      [cyan]labkit run --site[/cyan]                                       what `make` does
       [cyan]labkit run --cluster tcp://10.0.0.1:8786[/cyan]                on Dask workers
       [cyan]labkit run --cluster slurm.yaml -n[/cyan]                      its job script
     """
@@ -132,7 +139,8 @@ def run(
     if dry_run:
         _show_plan(project_root(), request)
         return
-    if _run(request).failures:
+    is_good = _run_beside_site(request) if with_site else not _run(request).failures
+    if not is_good:
         raise typer.Exit(1)
 
 
@@ -146,6 +154,7 @@ def refresh(
     allow_standin: bool = typer.Option(
         False, "--allow-standin", help="Write back outputs made on stand-in data too."
     ),
+    dry_run: bool = DRY_RUN,
 ) -> None:
     """Run notebooks at their defaults and write the outputs back to notebooks/.
 
@@ -158,6 +167,7 @@ def refresh(
 
       [cyan]labkit refresh[/cyan]         every notebook, as far as something changed
       [cyan]labkit refresh zero[/cyan]    one notebook
+      [cyan]labkit refresh -n[/cyan]      what would run first, and why
     """
     from labkit.workbook.run.batch import Request
 
@@ -165,6 +175,9 @@ def refresh(
     request = Request(
         keys=tuple(keys or ()), force=force, num_jobs=jobs, timeout_s=timeout, cluster=where
     )
+    if dry_run:
+        _show_plan(project_root(), request)
+        return
     report = _run(request)
     refused = _write_back(project_root(), report, allow_standin=allow_standin)
     if report.failures or refused:
@@ -196,17 +209,56 @@ def _console() -> Console:
     return console
 
 
-def _run(request: Request) -> Report:
-    """Run, report, and bring the ledger and the scoreboard up to date."""
+def _run_beside_site(request: Request) -> bool:
+    """Build the site of what is stored, run while it follows, build it whole; whether all is well.
+
+    Where the site cannot be built, the notebooks run all the same.
+    """
+    from labkit.workbook.export import reference
+    from labkit.workbook.export.following import Following
+
+    root = project_root()
+    console = _console()
+    problems: list[str] = []
+    try:
+        problems = _build_site(root, console)
+        console.print("  open it now: each paper's pages are replaced as its run ends")
+    except LabkitError as error:
+        console.print(f"no site yet: {error}", style="yellow", markup=False)
+    report = _run(request, lambda watcher: Following(watcher, root))
+    is_new = reference.write(root / "results" / "site")
+    if report.ended or is_new:
+        problems = _build_site(root, console)
+    for problem in problems:
+        text = f"cannot be shown as it stands: {problem}"
+        console.print(text, style="yellow", markup=False, soft_wrap=True)
+    return not report.failures and not problems
+
+
+def _build_site(root: Path, console: Console) -> list[str]:
+    """Write the site and say where it is; returns what could not be shown as it stands."""
+    from labkit.workbook.export import site
+
+    report = site.write_site(root)
+    console.print(Text.assemble(("✔ ", "green"), report.words), soft_wrap=True)
+    return report.problems
+
+
+def _run(request: Request, heard_by: Callable[[Watcher], Watcher] | None = None) -> Report:
+    """Run, report, and bring the ledger and the scoreboard up to date.
+
+    ``heard_by`` puts another watcher before the one that shows how the run goes.
+    """
     from labkit.workbook.run import batch
 
     root = project_root()
     console = _console()
     begun = time.monotonic()
     watcher = progress.Watcher(console)
+    heard = heard_by(watcher) if heard_by else watcher
     try:
         with watcher.bars:
-            report = batch.run(root, request, watcher)
+            report = batch.run(root, request, heard)
     except KeyboardInterrupt:
         console.print(
             f"stopped; {watcher.summary()}. What ended is kept: the same command runs the rest",

@@ -27,7 +27,7 @@ KEY = typer.Argument("", metavar="KEY", autocompletion=complete_keys, show_defau
 @commands.command()
 def lab(
     collaborative: bool = typer.Option(
-        False, "--collaborative", help="Edit together (pip install -e '.[collab]')."
+        False, "--collaborative", help="Edit together (pip install 'mlsys-labkit\\[collab]')."
     ),
     ip: str = typer.Option(
         "127.0.0.1", help="With --collaborative: this machine's address on the group's network."
@@ -156,10 +156,12 @@ def panel(
         str(Path(text).resolve()) if text and Path(text).exists() else text
         for text in (profile, model)
     )
-    panels.built(name, profile=profile, model=model)  # what is wrong is said here, not in a page
+    made = panels.built(name, profile=profile, model=model)
     extras.need("`labkit panel`", "lab", "voila", "anywidget")
     from labkit.workbook.session import server
 
+    _print("drawing its figures once; what computes them is compiled the first time, in seconds")
+    panels.drawn_once(made)  # what is wrong is said here, not in a page, which then need not wait
     with _served_folder() as root:
         place = server.address(port=port)
         path = server.PANELS / f"{name}-{place.port}.ipynb"  # no other server has this port

@@ -13,6 +13,7 @@ from labkit.cluster.bounds import Bound
 from labkit.cluster.inputs.throughputs import Throughputs
 from labkit.cluster.results import Run
 from labkit.errors import BadValue
+from labkit.kit import tables
 from labkit.kit.describe import checked
 from labkit.kit.draw import CYCLE, PALETTE, finish
 
@@ -132,9 +133,8 @@ def figure_sweep(table: pd.DataFrame, *, title: str = "") -> go.Figure:
     Raises:
         BadValue: the table lacks a column.
     """
-    needed = ["policy", "gpus", "mean_jct_s", "bound_jct_s"]
-    if missing := [name for name in needed if name not in table]:
-        raise BadValue(f"figure_sweep: the table lacks {missing[0]!r}; valid: a sweep's table")
+    numbers = ("gpus", "mean_jct_s", "bound_jct_s")
+    tables.check("figure_sweep", table, texts=["policy"], numbers=numbers)
     fig = go.Figure()
     for index, (policy, rows) in enumerate(table.groupby("policy", sort=False)):
         rows = rows.sort_values("gpus")

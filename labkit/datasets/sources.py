@@ -27,6 +27,9 @@ if TYPE_CHECKING:
     from labkit.datasets.registry import Dataset, PublishedFile
 
 _FIT_ERROR = re.compile(r"# fit-error: median=(\S+) worst=(\S+)")
+STANDIN_MARK = "!!! STAND-IN DATA:"
+SAID_MARK = "Stand-in data for "
+"""How the plain text of a stand-in's banner begins, and of one that was shown before."""
 QUIET = "border-left:3px solid #767676;padding:2px 10px;color:inherit;font-size:90%"
 LOUD = (
     "border:4px solid #000;border-left-width:16px;background:#ffd24d;color:#000;"
@@ -106,7 +109,7 @@ class Source:
     def _repr_mimebundle_(self, include: object = None, exclude: object = None) -> dict[str, str]:
         """Show the banner: one quiet line for published data, a loud box for a stand-in."""
         if self.announced:
-            return {"text/plain": f"Stand-in data for {self.name}, as said where they were opened"}
+            return {"text/plain": f"{SAID_MARK}{self.name}, as said where they were opened"}
         if self.is_standin:
             return _standin_banner(self)
         return _published_banner(self.dataset)
@@ -287,7 +290,7 @@ def _standin_banner(source: Source) -> dict[str, str]:
         lines.append(f"Without a stand-in, so left out: {', '.join(absent)}.")
     html = "".join(f"<br>{escape(line)}" for line in lines)
     return {
-        "text/plain": "\n".join([f"!!! STAND-IN DATA: {lead}", *lines]),
+        "text/plain": "\n".join([f"{STANDIN_MARK} {lead}", *lines]),
         "text/html": f'<div role="alert" style="{LOUD}"><strong style="font-size:125%">&#9888; '
         f"STAND-IN DATA: {escape(lead)}</strong>{html}</div>",
     }

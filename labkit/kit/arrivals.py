@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from labkit.errors import BadFile, BadValue
+from labkit.errors import BadFile, BadValue, not_among
 from labkit.kit import tables
 from labkit.kit.describe import checked
 
@@ -55,6 +55,11 @@ class Column:
     resembles: str = ""
 
 
+MOST_S = 1e12
+"""Seconds after which no job or request comes, 30,000 years: a larger number is of another unit,
+and beside it a clock in floats would not tell a millisecond."""
+
+
 def seconds(*spellings: str, above_0: bool = False, dates: bool = False) -> Column:
     """Make a column of finite numbers of seconds, from 0 on or above it.
 
@@ -66,9 +71,9 @@ def seconds(*spellings: str, above_0: bool = False, dates: bool = False) -> Colu
     words, holds = ("above", np.greater) if above_0 else ("at least", np.greater_equal)
     return Column(
         spellings=spellings,
-        valid=f"a finite number of seconds, {words} 0",
+        valid=f"a finite number of seconds, {words} 0, at most {MOST_S:.0e}",
         dates=dates,
-        allows=lambda s, _: np.isfinite(s) & holds(s, 0),
+        allows=lambda s, _: (s <= MOST_S) & holds(s, 0),
     )
 
 
@@ -147,6 +152,7 @@ class Arrivals:
                 object.__setattr__(self, name, tuple(column[row] for row in order))
 
     @classmethod
+    @checked
     def names_of(cls, *, texts: bool) -> list[str]:
         """List the columns of texts, or those of numbers."""
         return [name for name, column in cls.COLUMNS.items() if (column.allows is None) == texts]
@@ -179,8 +185,15 @@ class Arrivals:
     def __len__(self) -> int:
         return self.column("arrival_s").size
 
+    @checked
     def column(self, name: str) -> NDArray[Any]:
-        """Return a column of numbers, read-only, such as ``arrival_s``."""
+        """Return a column of numbers, read-only, such as ``arrival_s``.
+
+        Raises:
+            UsageError: there is no such column.
+        """
+        if name not in self.COLUMNS:
+            raise not_among("column (name)", name, self.COLUMNS)
         return np.asarray(getattr(self, name))
 
     @checked
@@ -286,6 +299,11 @@ def _spellings(
                 value=", ".join(map(str, table.columns)),
                 valid=f"a column {known}, or columns={{{name!r}: …}}",
             )
+    if shared := [name for name in spelt if list(spelt.values()).count(spelt[name]) > 1]:
+        raise BadValue(
+            f"from_csv: columns makes {spelt[shared[0]]!r} both {' and '.join(shared)}; valid: a "
+            "column of its own each"
+        )
     _refuse_what_resembles(kind, table, path, spelt)
     return spelt
 

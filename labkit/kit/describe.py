@@ -124,7 +124,7 @@ def checked(function: Callable[Arguments, Result]) -> Callable[Arguments, Result
             takes = ", ".join(n for n in signature.parameters if n not in ("self", "cls"))
             raise BadValue(f"{title}: {error}; it takes {takes or 'no arguments'}") from None
         rules = argument_rules(function)
-        for name in bound.arguments.keys() & rules.keys():
+        for name in [name for name in bound.arguments if name in rules]:
             bound.arguments[name] = _apply_argument(
                 f"{title}: {name}", rules[name], signature.parameters[name], bound.arguments[name]
             )

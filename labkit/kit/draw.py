@@ -177,6 +177,8 @@ def finish(
             words.text = None if words.text in _OF_EXPRESS else heading(words.text)
     for note in fig.select_annotations({"xref": "paper", "yref": "paper"}):  # way=packing
         note.text = re.sub(r"^\w+=(?!\d)", "", note.text or "")
+    for axis in (*fig.select_xaxes({"type": "log"}), *fig.select_yaxes({"type": "log"})):
+        _label_wholly(axis)
     if direct:
         _label_ends(fig)
     if len(fig.data) == 1 and fig.data[0].name is None:
@@ -314,6 +316,12 @@ def _title_axes(fig: go.Figure, letter: Literal["x", "y"], text: str) -> None:
             axis.title.text = text
     if not axes:
         fig.layout[f"{letter}axis"].title.text = text
+
+
+def _label_wholly(axis: Any) -> None:
+    """Let a logarithmic axis print whole numbers between its decades: 20, not "2"."""
+    if axis.tickvals is None and axis.tickformat is None and axis.dtick in (None, "D1", "D2"):
+        axis.minorloglabels = "complete"
 
 
 def _fit_margins(fig: go.Figure) -> None:

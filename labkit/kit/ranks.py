@@ -20,6 +20,7 @@ from typing import Any
 
 import numpy as np
 
+from labkit import extras
 from labkit.errors import LabkitError
 from labkit.kit import scratch
 from labkit.kit.describe import Count, Positive, checked
@@ -207,5 +208,5 @@ def _failure(errors: str) -> str:
     if rank := re.search(r"process (\d+) terminated with (.*)", errors):
         return f"rank {rank[1]} ended with {rank[2]}"
     if "No module named 'torch'" in errors:
-        return "measuring needs torch: pip install 'labkit[torch]'"
+        return str(extras.lacking("measuring", ["torch"], "torch"))
     return f"the ranks failed to start: {' '.join(errors.split())[-500:] or 'no message'}"

@@ -11,6 +11,7 @@ import json
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import compress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -45,6 +46,7 @@ class Sheet:
         wide: columns that only a wide terminal shows.
         ratio: how columns of prose, by name, share the width; they wrap.
         page_only: too long for a terminal.
+        titles: columns that stand on a page as a line above the row's others, which so have room.
     """
 
     table: pd.DataFrame
@@ -55,6 +57,7 @@ class Sheet:
     wide: Sequence[str] = ()
     ratio: Mapping[str, int] = field(default_factory=dict)
     page_only: bool = False
+    titles: Sequence[str] = ()
 
     @property
     def headings(self) -> dict[str, str]:
@@ -225,11 +228,17 @@ def standin_banner(reasons: Mapping[str, str]) -> str:
 def _section(sheet: Sheet) -> dict[str, Any]:
     """Arrange a sheet as the page's template shows it."""
     headings = sheet.headings
+    in_title = [name in sheet.titles for name in headings]
+    in_row = [not is_title for is_title in in_title]
+    columns = [(title, sheet.is_number(name)) for name, title in headings.items()]
+    rows = sheet.rows()
     return {
         "heading": sheet.heading,
         "note": sheet.note,
-        "columns": [(title, sheet.is_number(name)) for name, title in headings.items()],
-        "rows": sheet.rows(),
+        "columns": list(compress(columns, in_row)),
+        "titles": [list(compress(row, in_title)) for row in rows],
+        "rows": [list(compress(row, in_row)) for row in rows],
+        "is_prose": bool(sheet.ratio),
     }
 
 

@@ -8,16 +8,24 @@ from __future__ import annotations
 
 import math
 import operator
-import reprlib
 import types
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from enum import Enum
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 import annotated_types
 
-from labkit.errors import BadValue, did_you_mean
+from labkit.errors import BadValue, did_you_mean, shown
+
+LEAST = 1e-150
+MOST = 1e150
+"""Sizes of a number that is neither 0 nor infinite: beyond them a square leaves what floats hold,
+and no quantity is so small or so large."""
+MOST_WHOLE = 2**63 - 1
+"""The largest whole number, and the least but for its sign: what NumPy's integers hold."""
+MOST_ITEMS = 10**7
+"""Items of a range that is made a list; more would fill the memory of whoever asks."""
 
 
 @dataclass(frozen=True)
@@ -39,7 +47,10 @@ _COMPARISONS: dict[type, tuple[str, str, Callable[[Any, Any], bool]]] = {
 
 
 class Refused(Exception):
-    """A value does not follow a rule; the caller knows the field and words the error."""
+    """A value does not follow a rule; the caller knows the field and words the error.
+
+    Its text, if it has one, says why a value of the right kind is refused.
+    """
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,11 +69,11 @@ class Rule:
         """
         try:
             return self.accept(value)
-        except Refused:
+        except Refused as refusal:
             texts = [choice for choice in self.choices if isinstance(choice, str)]
-            hint = did_you_mean(value, texts) if isinstance(value, str) else ""
+            hint = did_you_mean(value, texts) if isinstance(value, str) else str(refusal)
             raise BadValue(
-                f"{name} must be {self.words}; got {_short(value)}" + (f"; {hint}" if hint else "")
+                f"{name} must be {self.words}; got {shown(value)}" + (f"; {hint}" if hint else "")
             ) from None
 
 
@@ -98,7 +109,9 @@ def _container(hint: Any, origin: Any, args: tuple[Any, ...]) -> Rule:
     if not isinstance(kind, type):
         raise TypeError(f"no rule for the annotation {hint!r}")
     if kind.__name__ == "ndarray":
-        return _ARRAY
+        if not args:  # of numbers or of truth values
+            return _either([_ARRAY, _FLAGS])
+        return _FLAGS if "bool" in str(args) else _ARRAY
     if issubclass(kind, Enum):
         return _member(kind)
     if kind is tuple and args and args[-1] is not Ellipsis:
@@ -137,21 +150,28 @@ def _as_bool(value: Any) -> bool:
 
 
 def _as_whole(value: Any) -> int:
-    """Accept whole numbers that are no truth values."""
-    if isinstance(value, int) and not isinstance(value, bool):
-        return value
+    """Accept whole numbers that are no truth values and that 64 bits hold."""
     if _numpy_kind(value) in ("i", "u"):
-        return int(value)
-    raise Refused
+        value = int(value)
+    if not isinstance(value, int) or isinstance(value, bool):
+        raise Refused
+    if not -MOST_WHOLE <= value <= MOST_WHOLE:
+        raise Refused(f"whole numbers go up to {MOST_WHOLE}")
+    return value
 
 
 def _as_number(value: Any) -> int | float:
     """Accept a number that is not NaN; infinities are left to :func:`_as_finite`."""
     if _numpy_kind(value) in ("i", "u", "f"):
         value = value.item()
-    if isinstance(value, bool) or not isinstance(value, int | float) or math.isnan(value):
+    if isinstance(value, bool) or not isinstance(value, int | float) or value != value:
         raise Refused
-    return value
+    size = abs(value)
+    if not size:
+        return size  # no library need be told of -0.0
+    if not LEAST <= size <= MOST and size != math.inf:
+        raise Refused(f"numbers other than 0 have a size from {LEAST:g} to {MOST:g}")
+    return float(value) if size > MOST_WHOLE else value  # NumPy has no integer so large
 
 
 def _as_finite(value: Any) -> int | float:
@@ -162,27 +182,70 @@ def _as_finite(value: Any) -> int | float:
     return number
 
 
-def _as_array(value: Any) -> Any:
-    """Accept numbers of any shape, as they are given."""
+def _as_flags(value: Any) -> Any:
+    """Accept truth values of any shape, as they are given."""
     import numpy as np
 
     try:
-        kind = np.asarray(value).dtype.kind
-    except (ValueError, TypeError):
+        is_right = np.asarray(value).dtype.kind == "b"
+    except (ValueError, TypeError, OverflowError):
         raise Refused from None
-    if kind not in "iufb" or isinstance(value, str):
+    if not is_right or np.ma.isMaskedArray(value):
         raise Refused
     return value
 
 
+def _as_array(value: Any) -> Any:
+    """Accept numbers of any shape, as they are given; truth values and texts are none."""
+    import numpy as np
+
+    if isinstance(value, range):
+        _check_range(value)
+    try:
+        kind = np.asarray(value).dtype.kind
+    except (ValueError, TypeError, OverflowError):
+        raise Refused from None
+    if kind not in "iuf" or isinstance(value, str) or np.ma.isMaskedArray(value):
+        raise Refused
+    if isinstance(value, list | tuple) and _holds_truth_values(value):
+        raise Refused
+    return value
+
+
+def _check_range(value: range) -> None:
+    """Refuse a range that makes a list which would fill the memory."""
+    if value[MOST_ITEMS:]:
+        raise Refused(f"a list holds {MOST_ITEMS} items at most")
+
+
+def _holds_truth_values(items: Collection[Any]) -> bool:
+    """Tell whether a list of numbers, or of lists of them, has truth values, which NumPy takes for
+    0 and 1."""
+    return any(
+        _holds_truth_values(item) if isinstance(item, list | tuple) else isinstance(item, bool)
+        for item in items
+    )
+
+
+def _as_text(value: Any) -> str:
+    """Accept a text that can be written; half of a surrogate pair cannot."""
+    if not isinstance(value, str):
+        raise Refused
+    if not value.isascii() and any("\ud800" <= letter <= "\udfff" for letter in value):
+        raise Refused("half of a surrogate pair is no letter")
+    return value
+
+
 def _numpy_kind(value: Any) -> str:
-    """Tell NumPy's scalars by ``i``, ``u`` or ``f``; all else is empty."""
+    """Tell NumPy's scalars by ``i``, ``u`` or ``f``; all else is empty, and so is a masked one."""
     dtype = getattr(value, "dtype", None)
-    return getattr(dtype, "kind", "") if getattr(value, "shape", None) == () else ""
+    is_scalar = getattr(value, "shape", None) == () and not hasattr(value, "mask")
+    return getattr(dtype, "kind", "") if is_scalar else ""
 
 
 _ANYTHING = Rule("anything", lambda value: value)
 _ARRAY = Rule("a number or an array of numbers", _as_array)
+_FLAGS = Rule("an array of truth values", _as_flags)
 _NUMBER = Rule("a finite number", _as_finite)
 _PLAIN: dict[Any, Rule] = {
     Any: _ANYTHING,
@@ -191,7 +254,7 @@ _PLAIN: dict[Any, Rule] = {
     bool: Rule("true or false", _as_bool),
     int: Rule("a whole number", _as_whole),
     float: _NUMBER,
-    str: Rule("a text", _if(lambda value: isinstance(value, str))),
+    str: Rule("a text", _as_text),
 }
 
 
@@ -231,12 +294,13 @@ def _either(rules: Sequence[Rule]) -> Rule:
     """Accept what one of the rules accepts, the first of them first."""
 
     def accept(value: Any) -> Any:
+        reasons = []
         for alternative in rules:
             try:
                 return alternative.accept(value)
-            except Refused:
-                continue
-        raise Refused
+            except Refused as refusal:
+                reasons.append(str(refusal))
+        raise Refused(max(reasons, key=len))
 
     words = list(dict.fromkeys(alternative.words for alternative in rules))
     choices = tuple(choice for alternative in rules for choice in alternative.choices)
@@ -280,19 +344,27 @@ def _items(kind: type, item: Rule) -> Rule:
     texts.
     """
 
+    is_ordered = kind in (list, tuple, Sequence)
+
     def accept(value: Any) -> Any:
-        if isinstance(value, str | bytes) or not isinstance(value, Iterable):
+        if isinstance(value, str | bytes | Mapping) or not isinstance(value, Iterable):
+            raise Refused
+        if hasattr(value, "iterrows"):  # a table, which would give the names of its columns
             raise Refused
         if hasattr(value, "tolist"):
             value = value.tolist()
+            if not isinstance(value, list):  # one number, as NumPy has it
+                raise Refused
         elif not isinstance(value, Collection):  # an iterator: read only by who asked for it
-            if kind in (list, tuple, Sequence, Collection):
+            if is_ordered or kind is Collection:
                 raise Refused
             return value
-        if isinstance(value, Mapping) or (kind is Sequence and isinstance(value, set | frozenset)):
+        if is_ordered and isinstance(value, Set):
             raise Refused
-        if isinstance(value, range) and item in (_ANYTHING, _NUMBER, _PLAIN[int]):
-            return tuple(value) if kind is tuple else value
+        if isinstance(value, range):
+            _check_range(value)
+            if item in (_ANYTHING, _NUMBER, _PLAIN[int]):
+                return tuple(value) if kind is tuple else value
         items = [item.accept(part) for part in value]
         if kind is tuple:
             return tuple(items)
@@ -308,12 +380,23 @@ def _fixed(rules: Sequence[Rule]) -> Rule:
     """Accept so many values, each by a rule of its own."""
 
     def accept(value: Any) -> Any:
-        if isinstance(value, str) or not isinstance(value, Collection) or len(value) != len(rules):
+        if isinstance(value, str | bytes | Mapping | Set) or hasattr(value, "iterrows"):
+            raise Refused
+        if not isinstance(value, Collection) or not _has_length(value, len(rules)):
             raise Refused
         return tuple(part.accept(item) for part, item in zip(rules, value, strict=True))
 
     words = ", ".join(part.words for part in rules)
     return Rule(f"{len(rules)} values: {words}", accept)
+
+
+def _has_length(value: Collection[Any], length: int) -> bool:
+    """Tell whether a collection has so many items; a single number of NumPy's, or a range beyond
+    64 bits, has no length that Python can say."""
+    try:
+        return len(value) == length
+    except (TypeError, OverflowError):
+        return False
 
 
 def _mapping(kind: type, rules: Sequence[Rule]) -> Rule:
@@ -333,10 +416,3 @@ def _mapping(kind: type, rules: Sequence[Rule]) -> Rule:
 def _a(name: str) -> str:
     """Put the article before a class's name."""
     return f"{'an' if name[:1] in 'AEIOU' else 'a'} {name}"
-
-
-def _short(value: Any) -> str:
-    """Show a value on one short line, even a data frame."""
-    shown = reprlib.Repr()
-    shown.maxstring = shown.maxother = 60
-    return " ".join(shown.repr(value).split())  # a data frame's lines too

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from labkit.errors import BadFile
+from labkit.errors import BadFile, BadValue
 from labkit.files import read_text
 
 if TYPE_CHECKING:
@@ -86,6 +86,37 @@ def typed(path: Path, *, missing: bool = True, valid: str = VALID) -> pd.DataFra
     plain = io.StringIO(table.to_csv(index=False))
     read = pd.read_csv(plain, index_col=False, keep_default_na=missing, skip_blank_lines=False)
     return read.set_axis(table.index)
+
+
+def check(
+    function: str, table: pd.DataFrame, *, texts: Sequence[str] = (), numbers: Sequence[str] = ()
+) -> None:
+    """Refuse a table that lacks a column, has it twice, or holds texts where numbers must stand.
+
+    Args:
+        function: who asks, for errors.
+        table: what was given as ``table``.
+        texts, numbers: columns that it must have; numbers may be missing (NaN).
+
+    Raises:
+        BadValue: names the column.
+    """
+    from pandas.api.types import is_bool_dtype, is_complex_dtype, is_numeric_dtype
+
+    columns = list(table.columns)
+    for name in (*texts, *numbers):
+        if columns.count(name) != 1:
+            problem = "lacks" if name not in columns else "has twice"
+            raise BadValue(
+                f"{function}: the table {problem} {name!r}; valid: the columns "
+                f"{', '.join((*texts, *numbers))}, each once, as of the function that makes it"
+            )
+    for name in numbers:
+        kind = table[name].dtype
+        if not is_numeric_dtype(kind) or is_bool_dtype(kind) or is_complex_dtype(kind):
+            raise BadValue(
+                f"{function}: column {name!r} of the table must hold numbers; got {kind}"
+            )
 
 
 def _rows(path: Path, sep: str, comments: bool, valid: str) -> list[tuple[int, list[str]]]:

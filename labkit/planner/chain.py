@@ -14,9 +14,10 @@ from dataclasses import fields, replace
 from functools import cached_property
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import numpy as np
+from annotated_types import Ge, Le
 
 from labkit import files
 from labkit.errors import BadFile, BadValue, not_among
@@ -32,6 +33,9 @@ COLUMNS = ("layer", *_NUMBERS)
 _FIELDS = ("forward_compute_time", "backward_compute_time", "activation_size", "parameter_size")
 _FIELD = re.compile(rf"({'|'.join(_FIELDS)})=(\[[^\]]*\]|[^,\s]+)")
 _UNNEEDED = "__getitem__"
+MOST_LAYERS = 5_000
+"""Layers of a chain: its tables hold a number for every pair of them."""
+NumLayers = Annotated[int, Ge(1), Le(MOST_LAYERS)]
 DATASET = "pipedream-sosp19"
 
 
@@ -65,6 +69,8 @@ class Chain:
             size = len(getattr(self, name))
             if size != count and not (name in ("layers", "tensors") and size == 0):
                 raise BadValue(f"Chain.{name} has {size} values, forward_s {count}")
+        if count > MOST_LAYERS:
+            raise BadValue(f"Chain.forward_s must have {MOST_LAYERS} layers at most; got {count}")
         if not sum(self.forward_s) + sum(self.backward_s) > 0:
             raise BadValue("a Chain needs at least one layer that takes time")
         names = self.layers or tuple(f"layer {number}" for number in range(1, count + 1))
@@ -76,7 +82,7 @@ class Chain:
     @checked
     def even(
         cls,
-        num_layers: Count,
+        num_layers: NumLayers,
         *,
         forward_s: Positive,
         backward_s: Positive,

@@ -25,12 +25,15 @@ from typing import TYPE_CHECKING, Literal, get_args
 
 import numpy as np
 
+from labkit.errors import BadValue
 from labkit.kit.describe import Positive, description
 
 if TYPE_CHECKING:
     from labkit.planner.chain import Chain
     from labkit.planner.cluster import Level
 
+_LARGEST = 4 * 10**7
+"""Numbers in a table of stages that is held in memory at most."""
 CostingName = Literal["code", "code+activations", "server", "ring"]
 
 
@@ -124,7 +127,16 @@ class StageCosts:
         Args:
             level: the devices and their links.
             costing: how compute, gradients and activations add up.
+
+        Raises:
+            BadValue: the tables, of a number for every device and layer, would fill the memory.
         """
+        size = level.count * (len(chain) + 1)
+        if size > _LARGEST:
+            raise BadValue(
+                f"a chain of {len(chain)} layers on a cluster of {level.count} devices needs "
+                f"tables of {size:.2g} numbers; valid: at most {_LARGEST:.0e}"
+            )
         return cls(
             chain=chain,
             level=level,

@@ -249,7 +249,7 @@ def by_largest_block(costs: StageCosts, *, straight: bool = False) -> Iterator[l
     """
     devices = costs.level.count
     num_layers = len(costs.chain)
-    free = replace(costs.costing, gradient_passes=1e-300, combine="max")
+    free = replace(costs.costing, gradient_passes=1e-100, combine="max")
     for alone in {straight, True}:
         program = Program(costs=replace(costs, costing=free), starts=np.array([0]), straight=alone)
         for units in range(1, devices + 1):

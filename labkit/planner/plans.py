@@ -6,7 +6,9 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
+
+from annotated_types import Ge, Le
 
 from labkit.errors import BadValue, UsageError
 from labkit.kit.describe import Count, checked
@@ -22,6 +24,7 @@ if TYPE_CHECKING:
 
     from labkit.pipeline import Timeline
 
+Minibatches = Annotated[int, Ge(1), Le(100_000)]
 Objective = Literal["throughput", "latency", "flush"]
 
 
@@ -132,6 +135,7 @@ class Plan:
             table = table.assign(in_flight=self.in_flight, memory_bytes=self.memory_bytes)
         return table
 
+    @checked
     def priced(
         self,
         *,
@@ -158,8 +162,9 @@ class Plan:
             num_microbatches=self.num_microbatches if same else num_microbatches,
         )
 
+    @checked
     def timeline(
-        self, num_minibatches: Count = 8, schedule: str = "1f1b", **options: object
+        self, num_minibatches: Minibatches = 8, schedule: str = "1f1b", **options: object
     ) -> Timeline:
         """The plan's schedule simulated, a stage's replicas as one device that is as much faster.
 

@@ -167,6 +167,6 @@ class Program:
         if self.memory_bytes is None:
             return "no plan uses exactly these devices: fewer layers than stages"
         return (
-            f"no plan keeps every device within {self.memory_bytes:.4g} bytes; valid: more "
-            "memory, more devices, or a chain with smaller layers"
+            f"no plan keeps every device within memory_bytes, {self.memory_bytes:.4g}; valid: "
+            "more memory, more devices, or a chain with smaller layers"
         )

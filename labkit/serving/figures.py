@@ -13,6 +13,7 @@ from annotated_types import MinLen
 from plotly.subplots import make_subplots
 
 from labkit.errors import BadValue
+from labkit.kit import tables
 from labkit.kit.describe import NonNegative, Whole, checked
 from labkit.kit.draw import CYCLE, PALETTE, finish
 
@@ -47,9 +48,8 @@ def figure_latency(
     Raises:
         BadValue: the table lacks a column.
     """
-    needed = ["batcher", "throughput_per_s", "median_token_s"]
-    if missing := [name for name in needed if name not in table]:
-        raise BadValue(f"figure_latency: the table lacks {missing[0]!r}; valid: a sweep's table")
+    numbers = ("throughput_per_s", "median_token_s")
+    tables.check("figure_latency", table, texts=["batcher"], numbers=numbers)
     fig = go.Figure()
     colours = cycle(colour for colour in CYCLE if colour != PALETTE["paper"])
     for name, rows in table.groupby("batcher", sort=False):
@@ -146,6 +146,9 @@ def figure_lines(
     """
     import plotly.express as px
 
+    if table.empty:
+        raise BadValue("figure_lines: the table must have a row and a column or more")
+    tables.check("figure_lines", table, numbers=list(table.columns))
     few = len(table) <= 20
     chart = px.line(table, markers=few, log_x=log_x)
     colours = cycle(RATES)

@@ -10,15 +10,13 @@ from pathlib import Path
 from typing import Annotated, Any, ClassVar
 
 import numpy as np
-from annotated_types import Gt, MinLen
+from annotated_types import Ge, Gt, Le, MinLen
 from numpy.typing import ArrayLike, NDArray
 
 from labkit.errors import BadValue, not_among
-from labkit.kit.arrivals import Arrivals, Column, counts, read_csv, seconds
+from labkit.kit.arrivals import MOST_S, Arrivals, Column, counts, read_csv, seconds
 from labkit.kit.describe import (
     AnyNumber,
-    Count,
-    NonNegative,
     Positive,
     Whole,
     checked,
@@ -54,6 +52,13 @@ COLUMNS = {
     ),
     "model": Column(spellings=("model", "model_name")),
 }
+
+
+MOST_REQUESTS = 10**7
+"""Requests that are drawn at most; more would fill the memory of whoever asks."""
+NumRequests = Annotated[int, Ge(1), Le(MOST_REQUESTS)]
+Variation = Annotated[float, Ge(0), Le(100)]
+"""A coefficient of variation; beyond, nearly all gaps would be 0."""
 
 
 @description(eq=False)
@@ -122,6 +127,11 @@ class Requests(Arrivals):
         if not np.isfinite(self.rate_per_s):
             raise BadValue("at_rate: the requests all arrive at once; there is no rate to change")
         arrival_s = self.column("arrival_s") * self.rate_per_s / rate_per_s
+        if not arrival_s[-1] <= MOST_S:
+            raise BadValue(
+                f"at_rate: rate_per_s must be high enough for the last request to come within "
+                f"{MOST_S:.0e} s; got {rate_per_s:g}"
+            )
         arrival_s.setflags(write=False)
         changed = {"arrival_s": arrival_s, "model_index": self.model_index}
         stretched = copy(self)  # in order and checked already
@@ -158,9 +168,9 @@ def merge_streams(
 @checked
 def generate(
     rate_per_s: Positive,
-    count: Count,
+    count: NumRequests,
     *,
-    cv: NonNegative = 1.0,
+    cv: Variation = 1.0,
     prompt_tokens: tuple[int, int] = (0, 0),
     output_tokens: tuple[int, int] = (1, 1),
     slo_s: Annotated[AnyNumber, Gt(0)] = inf,
@@ -194,8 +204,14 @@ def generate(
             )
     shape = 1 / cv**2 if cv > 1e-6 else np.inf
     unit = draw.gamma(shape, 1 / shape, count) if np.isfinite(shape) else np.ones(count)
+    arrival_s = np.cumsum(unit / rate_per_s)
+    if not arrival_s[-1] <= MOST_S:
+        raise BadValue(
+            f"generate: rate_per_s must be high enough for {count} requests to come within "
+            f"{MOST_S:.0e} s; got {rate_per_s:g}"
+        )
     return Requests(
-        arrival_s=np.cumsum(unit / rate_per_s),
+        arrival_s=arrival_s,
         prompt_tokens=draw.integers(*prompt_tokens, count, endpoint=True),
         output_tokens=draw.integers(*output_tokens, count, endpoint=True),
         slo_s=np.full(count, slo_s),
@@ -210,7 +226,7 @@ def traffic(
     seconds: Positive,
     *,
     slo_s: Positive | dict[str, Positive] | None = None,
-    cv: NonNegative = 1.0,
+    cv: Variation = 1.0,
     rng: np.random.Generator | Whole = 0,
 ) -> Requests:
     """Requests of several models for so long, each with gaps of this variation; one each at least.
@@ -239,7 +255,13 @@ def traffic(
     parts = []
     for (model, rate), draw in zip(rates_per_s.items(), draws, strict=True):
         expected = rate * seconds
-        enough = ceil(expected + 6 * (1 + cv) * expected**0.5 + 6)  # six deviations more
+        most = expected + 6 * (1 + cv) * expected**0.5 + 6  # six deviations more
+        if not most <= MOST_REQUESTS:
+            raise BadValue(
+                f"traffic: rates_per_s of {model!r}, seconds and cv make {most:.2g} requests; "
+                f"valid: {MOST_REQUESTS:.0e} at most"
+            )
+        enough = ceil(most)
         slo = slos.get(model, np.inf)
         part = generate(rate, enough, cv=cv, slo_s=slo, model=model, rng=draw)
         inside = int(np.searchsorted(part.column("arrival_s"), seconds))

@@ -228,6 +228,7 @@ class GpuRun:
     log: NDArray[Any]
     busy_fraction: float
 
+    @checked
     def latency_s(self, *, real_time: bool = True) -> Floats:
         """Of each program of real-time clients (or of the others), from its issue."""
         is_real_time = np.array([client.real_time for client in self.workload.clients])
@@ -239,6 +240,7 @@ class GpuRun:
         """Programs that ended a second."""
         return len(self.log) / self.workload.until_s
 
+    @checked
     def over(self, base: GpuRun) -> tuple[float, float]:
         """Mean real-time latency and programs a second, both over another run's."""
         latency = self.latency_s().mean() / base.latency_s().mean()

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
-from labkit.errors import BadValue
-from labkit.kit.describe import Count, Positive, Share, checked
+from annotated_types import Ge, Le
+
+from labkit.errors import BadValue, shown
+from labkit.kit.describe import Positive, Share, checked
+from labkit.quantities import is_finite_number
 from labkit.serving.generation.batcher import Batcher, Batching
 from labkit.serving.generation.replica import simulate
 from labkit.serving.generation.tokens import TokenProfile
@@ -14,6 +17,9 @@ from labkit.serving.requests import Requests
 
 if TYPE_CHECKING:
     import pandas as pd
+
+Steps = Annotated[int, Ge(1), Le(1000)]
+"""Halvings of an interval; floats are told apart by far fewer."""
 
 
 @checked
@@ -49,7 +55,7 @@ def highest_load(
     high: Positive,
     *,
     target: Share = 0.99,
-    steps: Count = 8,
+    steps: Steps = 8,
 ) -> float:
     """The highest load at which a server still attains its target, by bisection of its logarithm.
 
@@ -60,19 +66,28 @@ def highest_load(
         steps: halvings of the interval.
 
     Raises:
-        BadValue: ``high`` is not above ``low``.
+        BadValue: ``high`` is not above ``low``, or ``attainment`` gives no number.
 
     >>> highest_load(lambda load: 1.0 if load <= 8 else 0.5, 1, 64, steps=20)
     8.0
     """
     if high <= low:
         raise BadValue(f"highest_load: high must be above low; got {low} and {high}")
-    try:
-        if attainment(high) >= target:
-            return high
-    except TypeError as error:
-        raise BadValue(f"highest_load: attainment must map a load to a share; {error}") from None
-    return bisected(lambda load: attainment(load) >= target, low, high, steps)
+
+    def attains(load: float) -> bool:
+        try:
+            share = attainment(load)
+        except TypeError as error:
+            raise BadValue(
+                f"highest_load: attainment must map a load to a share; {error}"
+            ) from error
+        if not is_finite_number(share):
+            raise BadValue(
+                f"highest_load: attainment must give a share; got {shown(share)} at {load:g}"
+            )
+        return share >= target
+
+    return high if attains(high) else bisected(attains, low, high, steps)
 
 
 def bisected(fits: Callable[[float], bool], low: float, high: float, steps: int) -> float:

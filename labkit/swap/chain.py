@@ -162,15 +162,18 @@ def replay(chain: Chain, operations: Iterable[tuple[Action, Whole]]) -> Replay:
     live_bytes = []
     for number, (action, block) in enumerate(operations):
         if not step.is_ready(action, block):
-            raise BadValue(f"operation {number}, {action} of block {block}, lacks what it needs")
+            raise BadValue(
+                f"replay: operations[{number}], {action} of block {block}, lacks what it needs"
+            )
         if action == BACKWARD:
             live_bytes.append(float(step.go_back(block)))
         else:
             live_bytes.append(float(step.go_forward(action, block)))
     if step.gradient_of != 0 or step.kept:
+        due = chain.num_blocks if step.gradient_of < 0 else step.gradient_of
         raise BadValue(
-            f"the plan ends with the gradient of {step.gradient_of} of {chain.num_blocks} blocks "
-            "still due"
+            f"replay: operations end while the backward passes of {due} of {chain.num_blocks} "
+            "blocks are still due"
         )
     added = step.cost / chain.step_cost - 1
     return Replay(live_bytes=tuple(live_bytes), cost=step.cost, added_fraction=added)

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import plotly.graph_objects as go
 
+from labkit.kit.describe import checked
 from labkit.kit.draw import PALETTE, finish
 from labkit.quantities import GB
 from labkit.swap.chain import Chain, Replay
-from labkit.swap.methods import METHODS, optimum, plan, segments
+from labkit.swap.methods import METHODS, Slots, optimum, plan, segments
 
 MOST_ADDED = 0.6  # of a step's time, in the figure
 
 
-def figure_tradeoff(chain: Chain, *, slots: int = 400, title: str = "") -> go.Figure:
+@checked
+def figure_tradeoff(chain: Chain, *, slots: Slots = 400, title: str = "") -> go.Figure:
     """Time added against peak memory: every number of equal segments, the methods, the optimum.
 
     Methods that add more than :data:`MOST_ADDED`, or need no recomputation, are left out.

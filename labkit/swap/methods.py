@@ -7,6 +7,7 @@ them, does the run from ``at``, and comes back for the run before it. A method s
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from typing import Annotated, NamedTuple
 
@@ -14,10 +15,12 @@ import numpy as np
 from annotated_types import Ge, Le
 
 from labkit.errors import BadValue, not_among
-from labkit.kit.describe import Count, Positive, checked
+from labkit.kit.describe import Count, NonNegative, Positive, checked
 from labkit.swap.chain import BACKWARD, CHECKPOINT, FORWARD, KEEP, Action, Chain, Plan
 
 Slots = Annotated[int, Ge(1), Le(10**5)]
+_LARGEST = 10**8
+"""Numbers in the exact program's table; more would fill the memory of whoever asks."""
 Choose = Callable[[int, int, int], int]
 """Of a run and its level (or memory in slots): where it splits, or 0 to keep its first block."""
 
@@ -100,7 +103,10 @@ def segments(chain: Chain, starts: Sequence[int] | Count) -> Plan:
         raise BadValue(f"starts must lie in 1..{chain.num_blocks - 1}, got {outside[0]}")
 
     def choose(start: int, end: int, level: int) -> int:
-        return 0 if level else next((at for at in after if start < at < end), 0)
+        if level:
+            return 0
+        place = bisect_right(after, start)
+        return after[place] if place < len(after) and after[place] < end else 0
 
     return _plan(chain, choose, f"{len(after) + 1} segments")
 
@@ -178,8 +184,12 @@ class Optimum:
                 self._solve(start, start + length)
 
     def _rounded(self, sizes: np.ndarray) -> np.ndarray:
-        """Sizes in slots, rounded up but for what rounding itself adds."""
-        return np.ceil(sizes / self.slot_bytes - 1e-9).astype(int)
+        """Sizes in slots, rounded up but for what rounding itself adds.
+
+        What needs more than there are fits nowhere, however large it is.
+        """
+        slots = np.ceil(sizes / self.slot_bytes - 1e-9)
+        return np.minimum(slots, self.slots + 1).astype(int)
 
     def _solve(self, start: int, end: int) -> None:
         """The least cost of a run at every memory, where those of shorter runs are known."""
@@ -243,18 +253,20 @@ class Optimum:
         fits = np.isfinite(cost)
         return np.flatnonzero(fits) * self.slot_bytes, cost[fits]
 
-    def plan(self, memory_bytes: float) -> Plan:
+    @checked
+    def plan(self, memory_bytes: NonNegative) -> Plan:
         """The cheapest plan within ``memory_bytes``.
 
         Raises:
             BadValue: none fits.
         """
-        have = min(int(memory_bytes / self.slot_bytes + 1e-9), self.slots)
+        have = int(min(memory_bytes / self.slot_bytes + 1e-9, self.slots))
         n = self.chain.num_blocks
         a = self.between
         if not np.isfinite(self.cost[0, n, have]):
-            least = self.frontier()[0][:1]
-            raise BadValue(f"memory_bytes must be at least {least}, got {memory_bytes:g}")
+            fits = self.frontier()[0]
+            least = f"at least {fits[0]:g}" if fits.size else "beyond the limit of this program"
+            raise BadValue(f"plan: memory_bytes must be {least}; got {memory_bytes:g}")
 
         def choose(start: int, end: int, level: int) -> int:
             return int(self.split[start, end, level])
@@ -275,13 +287,26 @@ def optimum(chain: Chain, memory_bytes: Positive | None = None, *, slots: Slots 
         memory_bytes: the limit; None: what keeping all needs.
         slots: sizes of memory that are distinguished.
 
+    Raises:
+        BadValue: the table of the program would fill the memory.
+
     Eight equal blocks take 24 forward and backward; with only the input kept, 7 + 6 + … + 1 more.
 
     >>> least = optimum(Chain.even(8), slots=19)
     >>> [round(value) for value in least.frontier()[1][[0, -1]]]
     [52, 24]
     """
-    return Optimum(chain, memory_bytes or all_kept(chain).replay().peak_bytes, slots)
+    size = (chain.num_blocks + 1) ** 2 * (slots + 1)
+    if size > _LARGEST:
+        raise BadValue(
+            f"optimum: chain and slots need a table of {size:.2g} numbers, (blocks + 1)² × "
+            f"(slots + 1); valid: at most {_LARGEST:.0e}; got {chain.num_blocks} blocks, "
+            f"{slots} slots"
+        )
+    memory = memory_bytes or all_kept(chain).replay().peak_bytes
+    if not memory:
+        raise BadValue("optimum: chain holds no bytes at all; valid: one whose blocks hold some")
+    return Optimum(chain, memory, slots)
 
 
 def _square_root(chain: Chain) -> Plan:

@@ -7,10 +7,13 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from typing import Annotated, Any
+
+from annotated_types import Ge, Le, MinLen
 
 from labkit import extras
-from labkit.errors import BadValue
+from labkit.errors import BadValue, shown
+from labkit.kit.describe import Count, Share, checked
 from labkit.swap.chain import BACKWARD, FORWARD, KEEP, Chain, Plan
 
 try:
@@ -21,6 +24,10 @@ except ModuleNotFoundError as error:
     raise extras.lacking("running a chain of blocks", [error.name or "torch"], "torch") from error
 
 Block = Callable[[Tensor], Tensor]
+Shape = Annotated[Sequence[Count], MinLen(1)]
+NumLayers = Annotated[int, Ge(13), Le(10_000)]
+Width = Annotated[int, Ge(1), Le(256)]
+Classes = Annotated[int, Ge(1), Le(10**6)]
 _CAPTURED: dict[tuple, tuple[Tensor, dict[str, int]]] = {}  # by what prints, modules, input's shape
 
 
@@ -54,20 +61,19 @@ class Bottleneck(nn.Module):
         return self.dropout((self.body(x) + self.shortcut(x)).relu_())
 
 
+@checked
 def resnet(
-    num_layers: int, *, width: int = 64, classes: int = 1000, dropout: float = 0.0
+    num_layers: NumLayers, *, width: Width = 64, classes: Classes = 1000, dropout: Share = 0.0
 ) -> list[nn.Module]:
     """A ResNet for images of about ``num_layers`` convolutions, three a block.
 
     Its four stages grow in the proportions of ResNet-50 (3, 4, 6, 3).
 
     Args:
+        num_layers: at least 13, a block a stage.
         width: channels of the first stage; each later one has twice as many.
         classes: outputs.
         dropout: share of a block's outputs that are dropped.
-
-    Raises:
-        BadValue: there are fewer blocks than stages.
 
     Source: He et al. 2015, Table 1.
 
@@ -75,8 +81,6 @@ def resnet(
     (18, 52)
     """
     num_blocks = round((num_layers - 2) / 3)
-    if num_blocks < 4:
-        raise BadValue(f"num_layers must be at least 13, a block a stage, got {num_layers}")
     ends = [round(num_blocks * part / 16) for part in (3, 7, 13, 16)]
     stem = [*conv_bn(3, width, 7, 2), nn.ReLU(inplace=True), nn.MaxPool2d(3, 2, 1)]
     blocks: list[nn.Module] = [nn.Sequential(*stem)]
@@ -90,7 +94,8 @@ def resnet(
     return [*blocks, nn.Sequential(pool, nn.Flatten(), nn.Linear(inputs, classes))]
 
 
-def capture(make: Callable[[], Sequence[nn.Module]], shape: Sequence[int]) -> tuple[Chain, int]:
+@checked
+def capture(make: Callable[[], Sequence[nn.Module]], shape: Shape) -> tuple[Chain, int]:
     """The chain of a network, and how many parameters it has, from one pass without numbers.
 
     Args:
@@ -103,8 +108,8 @@ def capture(make: Callable[[], Sequence[nn.Module]], shape: Sequence[int]) -> tu
     convolutions. Blocks of the same modules and parameters that print alike run once for each
     shape of their input, whatever network they stand in.
     """
-    with torch.device("meta"):
-        blocks = make()
+    with torch.device("meta"), _naming_shape("capture", shape):
+        blocks = _made("capture", make)
         x = torch.empty(*shape)
         first = x.nbytes
         rows = []
@@ -119,6 +124,27 @@ def capture(make: Callable[[], Sequence[nn.Module]], shape: Sequence[int]) -> tu
         num_params = sum(p.numel() for block in blocks for p in block.parameters())
     by_block: dict[str, Any] = {name: tuple(row[name] for row in rows) for name in rows[0]}
     return Chain(input_bytes=first, **by_block), num_params
+
+
+def _made(function: str, make: Callable[[], Sequence[nn.Module]]) -> list[nn.Module]:
+    """The blocks that a function of the caller's makes, where it makes some."""
+    try:
+        blocks = list(make())
+    except TypeError as error:
+        raise BadValue(f"{function}: make must give a list of torch modules; {error}") from error
+    if not blocks or not all(isinstance(block, nn.Module) for block in blocks):
+        raise BadValue(f"{function}: make must give a list of torch modules, one or more")
+    return blocks
+
+
+@contextlib.contextmanager
+def _naming_shape(function: str, shape: Sequence[int]) -> Iterator[None]:
+    """Name the input's shape in an error of torch's, which says what of it does not fit."""
+    try:
+        yield
+    except RuntimeError as error:
+        problem = str(error).partition("\n")[0]
+        raise BadValue(f"{function}: shape {tuple(shape)} does not fit: {problem}") from error
 
 
 def _captured(block: nn.Module, x: Tensor) -> tuple[Tensor, dict[str, int]]:
@@ -171,6 +197,7 @@ def _saving(kept: dict[int, int]) -> Iterator[None]:
         yield
 
 
+@checked
 def execute(
     blocks: Sequence[Block],
     x: Tensor,
@@ -190,7 +217,17 @@ def execute(
 
     Returns:
         The gradient of ``x``.
+
+    Raises:
+        BadValue: the plan is of another number of blocks, or lacks an operation; or ``gradient``
+            gives no tensor of the output's shape.
     """
+    if len(blocks) != plan.chain.num_blocks:
+        raise BadValue(
+            f"execute: blocks must be as many as the plan's, {plan.chain.num_blocks}; got "
+            f"{len(blocks)}"
+        )
+    plan.replay()
     outputs = {0: x}
     graphs = dict[int, tuple[Tensor, Tensor]]()
     gradients: dict[int, Any] = {}
@@ -219,11 +256,28 @@ def execute(
         if action == FORWARD:
             del outputs[number]
         if not gradients and number + 1 == len(blocks):
-            gradients[number + 1] = gradient(outputs[number + 1])
+            output = outputs[number + 1]
+            gradients[number + 1] = _gradient(gradient, output)
+            del output
     return gradients[0]
 
 
-def tracked_bytes(make: Callable[[], Sequence[nn.Module]], shape: Sequence[int], plan: Plan) -> int:
+def _gradient(gradient: Callable[[Tensor], Tensor], output: Tensor) -> Tensor:
+    """The loss's gradient, where it is one."""
+    try:
+        given = gradient(output)
+    except (TypeError, ValueError) as error:
+        raise BadValue(f"execute: gradient must take the last output; {error}") from error
+    if not isinstance(given, Tensor) or given.shape != output.shape:
+        raise BadValue(
+            f"execute: gradient must give a tensor of shape {tuple(output.shape)}, as the last "
+            f"output's; got {shown(given)}"
+        )
+    return given
+
+
+@checked
+def tracked_bytes(make: Callable[[], Sequence[nn.Module]], shape: Shape, plan: Plan) -> int:
     """The peak of a plan that really runs, as torch's tracker counts it.
 
     Parameters and their gradients are there from the start and left out; the input counts.
@@ -233,15 +287,17 @@ def tracked_bytes(make: Callable[[], Sequence[nn.Module]], shape: Sequence[int],
         shape: of the input.
         plan: what to keep and what to recompute.
     """
-    blocks = make()
-    x = torch.zeros(*shape)
+    blocks = _made("tracked_bytes", make)
+    with _naming_shape("tracked_bytes", shape):
+        x = torch.zeros(*shape)
     for parameter in nn.ModuleList(blocks).parameters():
         parameter.grad = torch.zeros_like(parameter)
     watch = _watch()
     watch.track_external(*blocks, x)
     with watch:
         before = watch.total() - x.nbytes
-        execute(blocks, x, torch.zeros_like, plan, restore_random=False)
+        with _naming_shape("tracked_bytes", shape):
+            execute(blocks, x, torch.zeros_like, plan, restore_random=False)
     return int(watch.peak - before)
 
 

@@ -9,11 +9,13 @@ output first. Two runs of a deterministic notebook then come out byte for byte t
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterable
+import sys
+from collections.abc import Iterable, Sequence
 from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from labkit.files import write_atomically
 from labkit.workbook import notebooks
 from labkit.workbook.notebooks import WIDGET_VIEW
 
@@ -166,3 +168,30 @@ def keep_outputs(model: dict[str, Any], path: str, contents_manager: Any, **_: A
     if "language_info" in stored.metadata:
         notebook.metadata.language_info = stored.metadata.language_info
     model["content"] = normalise(notebook)
+
+
+# ---------------------------------------------------------------- before a commit
+
+
+def rewrite(paths: Sequence[Path]) -> list[Path]:
+    """Write those of the notebooks anew that are not in their committed form, and list them.
+
+    Nothing is executed; a notebook is read, and its outputs stay.
+
+    Raises:
+        BadFile: one is no notebook; those before it are written.
+    """
+    changed = []
+    for path in paths:
+        text = dumps(normalise(notebooks.read(path)))
+        if text != path.read_text(encoding="utf-8"):
+            write_atomically(path, text)
+            changed.append(path)
+    return changed
+
+
+if __name__ == "__main__":  # the hook of .pre-commit-config.yaml
+    rewritten = rewrite([Path(text) for text in sys.argv[1:]])
+    for changed_path in rewritten:
+        print(f"{changed_path}: written in its committed form")
+    sys.exit(bool(rewritten))

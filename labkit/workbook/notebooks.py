@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from labkit.errors import BadFile, UsageError
+from labkit.errors import BadFile, UsageError, not_among
 
 if TYPE_CHECKING:
     from nbformat import NotebookNode
@@ -55,7 +55,7 @@ def path_of(root: Path, key: str) -> Path:
     """The notebook of paper ``key``; raises UsageError, with those there are, where it has none."""
     known = paths(root)
     if key not in known:
-        raise UsageError(f"no notebook for {key!r}; there are: {', '.join(known) or 'none yet'}")
+        raise not_among("notebook for", key, known)
     return known[key]
 
 
@@ -138,11 +138,21 @@ def dataset_names(notebook: NotebookNode) -> list[str]:
     return list(notebook.metadata.get("labkit", {}).get("datasets", []))
 
 
+def kernel(notebook: NotebookNode) -> tuple[str, str]:
+    """The kernel that the notebook's metadata name, and its language in small letters; "" for what
+    they do not say."""
+    metadata = notebook.metadata
+    spec = metadata.get("kernelspec", {})
+    language = spec.get("language") or metadata.get("language_info", {}).get("name", "")
+    return spec.get("name", ""), language.lower()
+
+
 def parameters(notebook: NotebookNode) -> dict[str, Parameter]:
-    """The typed scalars of the cell tagged ``parameters``, by name; empty where there is none.
+    """The values of the cell tagged ``parameters``, by name; empty where there is none.
 
     Raises SyntaxError where the cell is not Python, and ValueError where a default is no plain
-    literal (``60 * 60``, say, or a call).
+    literal (``60 * 60``, say, or a call): a run sets its values after the cell, so what the cell
+    computes of another parameter would keep that one's default.
     """
     declared: dict[str, Parameter] = {}
     for cell in tagged(notebook, "parameters"):
@@ -161,7 +171,14 @@ def _parameter(node: ast.stmt) -> Parameter | None:
             annotation = ""
         case _:
             return None
-    return Parameter(name=name, default=ast.literal_eval(value), annotation=annotation)
+    try:
+        default = ast.literal_eval(value)
+    except (ValueError, TypeError, MemoryError, RecursionError):
+        raise ValueError(
+            f"{name} is computed, `{ast.unparse(node):.80}`, before a run sets its values; valid: "
+            "a plain value, such as 8, 0.5, 'a100', True or None, or computing it in a cell below"
+        ) from None
+    return Parameter(name=name, default=default, annotation=annotation)
 
 
 # ---------------------------------------------------------------- read without nbformat

@@ -17,6 +17,7 @@ import plotly.graph_objects as go
 import pytest
 
 from labkit.kit import draw
+from labkit.workbook.export.pages import write_slides
 from labkit.workbook.export.site import write_site
 from labkit.workbook.review.explore import explore
 from tests.export import synthetic
@@ -62,6 +63,7 @@ def browser() -> Iterator[Any]:
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     root = synthetic.make(tmp_path_factory.mktemp("browser") / "workbook")
     write_site(root)
+    write_slides(root, "alpha")
     return root / "results" / "site"
 
 
@@ -156,8 +158,13 @@ def shot(page: Any, selector: str) -> bytes:
 # ---------------------------------------------------------------- slides
 
 
-def test_no_page_is_blank(browser: Any, visit: Any) -> None:
-    page = visit("slides/alpha.html")
+IN_ITS_SITE = "slides/alpha.html"
+IN_ONE_FILE = "../slides/alpha.html"
+
+
+@pytest.mark.parametrize("name", [IN_ITS_SITE, IN_ONE_FILE])
+def test_no_page_is_blank(browser: Any, visit: Any, name: str) -> None:
+    page = visit(name)
     page.wait_for_function("() => window.Reveal && Reveal.isReady()")
     for number in range(1, page.evaluate("Reveal.getTotalSlides()") + 1):
         page.wait_for_timeout(150)
@@ -183,6 +190,50 @@ def test_keys_in_an_input_turn_no_page(visit: Any) -> None:
     page.evaluate("document.activeElement.blur()")
     page.keyboard.press("ArrowRight")
     assert page.evaluate("Reveal.getIndices().h") == before + 1
+
+
+@pytest.mark.parametrize("role", ["slider", "combobox"])
+def test_a_presenters_remote_turns_pages_wherever_the_focus_is(visit: Any, role: str) -> None:
+    page = slide(visit, "Explore")
+    at = page.evaluate("Reveal.getIndices().h")
+    for key, step in (("PageDown", 1), ("PageUp", -1), (" ", 1), ("n", 1), ("Shift+ ", -1)):
+        page.evaluate(f"Reveal.slide({at})")
+        control = page.locator(SLIDE).get_by_role(role).first
+        control.focus()
+        before = control.input_value()
+        page.keyboard.press(key)
+        moved = page.evaluate("Reveal.getIndices().h") - at
+        assert moved == step, f"{key!r} from a {role} moved the deck by {moved}"
+        assert page.evaluate("document.activeElement === document.body")
+        page.evaluate(f"Reveal.slide({at})")
+        assert control.input_value() == before, "the key was the deck's alone"
+
+
+def test_escape_and_a_pointers_change_give_the_keys_back_to_the_deck(visit: Any) -> None:
+    page = slide(visit, "Explore")
+    at = page.evaluate("Reveal.getIndices().h")
+    slider = page.locator(SLIDE).get_by_role("slider")
+    slider.focus()
+    page.keyboard.press("Escape")
+    assert not page.evaluate("Reveal.isOverview()"), "the first Escape leaves the slider"
+    page.keyboard.press("ArrowRight")
+    assert page.evaluate("Reveal.getIndices().h") == at + 1
+    page.keyboard.press("ArrowLeft")
+    box = slider.bounding_box()
+    page.mouse.click(box["x"] + box["width"] * 0.97, box["y"] + box["height"] / 2)
+    assert slider.get_attribute("aria-valuetext") == "16", "the pointer moved the slider"
+    page.keyboard.press("ArrowRight")
+    assert page.evaluate("Reveal.getIndices().h") == at + 1
+    page.keyboard.press("ArrowLeft")
+    assert slider.get_attribute("aria-valuetext") == "16", "the arrows left it alone"
+    menu = page.locator(SLIDE).get_by_role("combobox")
+    menu.click()
+    page.keyboard.press("Escape")  # of the open menu
+    menu.evaluate("m => { m.value = '2'; m.selectedIndex = 1; }")
+    menu.dispatch_event("pointerdown")
+    menu.dispatch_event("change", {"bubbles": True})
+    page.keyboard.press("ArrowRight")
+    assert page.evaluate("Reveal.getIndices().h") == at + 1
 
 
 @pytest.mark.parametrize(("width", "height"), [(1280, 720), (1920, 1080), (1024, 600)])
@@ -300,6 +351,24 @@ def test_the_deck_prints_a_page_for_each_slide(visit: Any) -> None:
     page.wait_for_function("() => document.querySelectorAll('.plot svg.main-svg').length >= 3")
     pdf = page.pdf(prefer_css_page_size=True, print_background=True)
     assert pdf.count(b"/Type /Page\n") == 9
+
+
+def test_a_talk_taken_out_of_its_site_says_how_to_get_it_in_one_file(
+    browser: Any, site: Path, tmp_path: Path
+) -> None:
+    alone = Path(shutil.copy(site / "slides" / "alpha.html", tmp_path))
+    page = browser.new_page()
+    broken: list[str] = []
+    page.on("pageerror", lambda error: broken.append(str(error)))
+    page.goto(alone.as_uri())
+    said = page.get_by_role("alert")
+    assert said.is_visible()
+    assert "labkit slides alpha" in said.inner_text()
+    assert ink(browser, page.screenshot()) > 0.004
+    assert broken == []
+    page.goto((site / "slides" / "alpha.html").as_uri())
+    assert not page.get_by_role("alert").is_visible()
+    page.close()
 
 
 # ---------------------------------------------------------------- pages

@@ -41,6 +41,15 @@ stages.observe(show, "value")
 show(None)
 ipywidgets.VBox([stages, out])
 """
+FIGURE = """
+from labkit import workbook
+from labkit.kit import draw
+def bar(num_stages, chunks):
+    share = (num_stages - 1) / (4 * chunks + num_stages - 1)
+    figure = draw.go.Figure(draw.go.Bar(x=["bubble"], y=[share]))
+    return draw.finish(figure, title=f"Idle share, {num_stages} stages")
+workbook.explore(bar, num_stages=(2, 16), chunks=[1, 2], label={"num_stages": "pipeline stages"})
+"""
 
 
 @pytest.fixture(scope="module")
@@ -57,6 +66,12 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for cell in notebook.cells:  # a second paper, whose kernel fails before it comes so far
         cell.source = "1 / 0" if cell.metadata.tags == ["setup"] else cell.source
     nbformat.write(notebook, path.with_name("beta.ipynb"))
+    for cell in notebook.cells:  # a third, whose explorable is a figure of the workbook's
+        if cell.metadata.tags == ["explore"]:
+            cell.source = FIGURE
+        elif cell.cell_type == "code":
+            cell.source = "print('not shown')"
+    nbformat.write(notebook, path.with_name("delta.ipynb"))
     edits.ask(root, "alpha", "Is the last stage <always> the slowest?", by="Ann")
     (root / ".gitignore").write_text("results/\n.ipynb_checkpoints/\n.*.lock\n")
     for command in ("init -q", "add -A", "-c user.name=T -c user.email=t@t commit -qm start"):
@@ -177,6 +192,9 @@ def test_lab_opens_on_the_start_page_without_pop_ups_and_saves_what_was_committe
     assert page.locator(".Toastify__toast, .jp-Dialog").count() == 0
     shown.locator("a[href*='alpha.ipynb']").first.click()
     page.get_by_text("(ipykernel) | Idle").wait_for(timeout=60_000)  # the kernel is up
+    page.wait_for_timeout(1_000)
+    assert page.locator(".jp-mod-dirty").count() == 0  # to open a notebook changes nothing
+    assert page.locator(".jp-BreadCrumbs").inner_text().strip(" /") == "notebooks"
     page.get_by_role("menuitem", name="Run", exact=True).click()
     page.get_by_role("menuitem", name="Run All Cells", exact=True).click()
     last = page.locator(".jp-Notebook .jp-CodeCell .jp-OutputArea-output").last  # in view then
@@ -239,3 +257,44 @@ def test_where_the_kernel_fails_the_stored_figure_stays_and_the_deck_says_why(
     status.get_by_text("the kernel failed: ZeroDivisionError").wait_for(timeout=90_000)
     assert page.locator('[data-tag="explorable"] .plot').is_visible()
     assert not page.locator("iframe[title='The live figure']").is_visible()
+
+
+BOTTOM_PX = 12
+"""How far the live figure's foot may be from the stored one's."""
+
+
+@sees
+def test_the_live_figure_takes_the_stored_ones_place_and_lettering(address: Any, page: Any) -> None:
+    status = present(page, address("deck", "/labkit/deck/delta"))
+    place = page.locator('[data-tag="explorable"] .plot')
+    place.locator("svg.main-svg").first.wait_for()
+    stored = place.bounding_box()
+    status.get_by_text("live", exact=True).wait_for(timeout=90_000)
+    inside = page.frame_locator("iframe[title='The live figure']")
+    plot = inside.locator(".js-plotly-plot")
+    plot.wait_for()
+    page.wait_for_function(
+        """() => {
+          const frame = document.querySelector("iframe[title='The live figure']");
+          return frame.contentWindow.labkitRoom && frame.style.visibility === "visible";
+        }"""
+    )
+    page.wait_for_timeout(1_000)
+    drawn = plot.bounding_box()
+    assert abs(drawn["y"] + drawn["height"] - stored["y"] - stored["height"]) < BOTTOM_PX
+    assert drawn["width"] > 0.97 * stored["width"]
+    label = inside.locator(".widget-label").first
+    assert label.bounding_box()["height"] >= 20, "as large as the slide's own control"
+    assert not inside.locator(".labkit-call").is_visible()
+    over = page.evaluate(
+        """() => {
+          const { x, y, width, height } =
+            document.querySelector(".navigate-right").getBoundingClientRect();
+          return document.elementFromPoint(x + width / 2, y + height / 2).closest("button, iframe")
+            .className;
+        }"""
+    )
+    assert "navigate-right" in over, "the frame does not lie over the arrows"
+    before = page.evaluate("Reveal.getIndices().h")
+    inside.locator("[role=slider]").first.press("PageDown")
+    assert page.evaluate("Reveal.getIndices().h") == before + 1

@@ -66,6 +66,7 @@ def wider(tmp_path_factory: pytest.TempPathFactory) -> Path:
         content = (root / name).read_text(encoding="utf-8").replace('"alpha"', '"beta"')
         content = content.replace("Claims vs measured", json.dumps(HEADING)[1:-1])
         path.write_text(content, encoding="utf-8")
+    synthetic.timings(root, ours_cpu_s=2, peer_cpu_s=10)
     write_site(root)
     return root / "results" / "site"
 
@@ -476,6 +477,31 @@ def test_what_scrolls_sideways_can_be_reached_by_keyboard(visit: Any) -> None:
                  && e.tabIndex < 0).map(e => e.className)"""
         )
         assert unreached == []
+
+
+@pytest.mark.parametrize(("width", "height"), [(1280, 800), (390, 844)])
+def test_the_first_screen_has_title_verdict_and_headline_figure(
+    visit: Any, width: int, height: int
+) -> None:
+    page = visit("papers/alpha.html", width=width, height=height)
+    page.wait_for_selector(".notebook > header .plot .main-svg")
+    title = page.locator("header h1").bounding_box()
+    figure = page.locator(".notebook > header .plot").bounding_box()
+    assert title["y"] + title["height"] < figure["y"] < 0.75 * height
+    banner = page.locator(".banner")
+    assert banner.count() == 0 or banner.bounding_box()["y"] > figure["y"]
+
+
+@pytest.mark.parametrize("name", ["index", "papers/alpha", "scoreboard", "graph"])
+def test_no_text_is_smaller_than_twelve_pixels(visit: Any, name: str) -> None:
+    page = visit(f"{name}.html", width=1280, height=800)
+    small = page.evaluate(
+        """[...document.querySelectorAll('body *')].filter(e => !e.closest('svg, math, script')
+             && [...e.childNodes].some(n => n.nodeType === 3 && n.data.trim())
+             && e.checkVisibility() && parseFloat(getComputedStyle(e).fontSize) < 12)
+             .map(e => e.outerHTML.slice(0, 80))"""
+    )
+    assert small == []
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])

@@ -39,7 +39,7 @@ def test_slides_says_where_the_file_is_what_it_shows_and_how_large(root: Path) -
     path = root / "results" / "slides" / "alpha.html"
     assert path.is_file()
     assert str(path) in done.output.replace("\n", "")
-    assert "9 slides of alpha (outputs as committed)" in done.output
+    assert "9 slides of alpha (stored outputs: not run here yet)" in done.output
 
 
 def test_slides_go_where_they_are_told(root: Path, tmp_path: Path) -> None:
@@ -88,7 +88,7 @@ def test_site_writes_then_is_up_to_date(root: Path) -> None:
     first = labkit("site", "--no-reference")
     second = labkit("site", "--no-reference")
     assert (first.exit_code, second.exit_code) == (0, 0)
-    assert "9 written" in first.output
+    assert "10 written" in first.output
     assert "up to date" in second.output
     assert (root / "results" / "site" / "index.html").is_file()
 

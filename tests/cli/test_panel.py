@@ -13,6 +13,7 @@ import pytest
 from labkit.cli import main, panel, session
 from labkit.cli.panel import built, notebook
 from labkit.errors import UsageError
+from labkit.kit.panel import Panel
 from labkit.workbook.review import axes
 from labkit.workbook.session import server
 
@@ -80,6 +81,50 @@ def test_a_panel_draws_and_its_command_answers(
     words = shlex.split(panel.call(**inner))
     assert words[:2] == ["labkit", name]
     assert main([*words[1:], "--json", "-"]) == 0, capsys.readouterr().err
+
+
+def test_the_menu_of_models_draws_any_of_them() -> None:
+    """The user's own stands first, also one that has learnt fewer positions than others."""
+    for own in ("llama-2-7b", "gpt2-124m"):
+        panel = built("memory", model=own)
+        axis = {each.name: each for each in axes.read(panel.axes, "", dict(panel.start))}
+        starts = {name: each.start for name, each in axis.items()}
+        models = axis["model"].values
+        assert models[0] == starts["model"] == own
+        assert {"llama-3-70b", "mixtral-8x7b"} < set(models)
+        titles = {}
+        for model in [own, *models[-3:]]:
+            titles[model] = panel.figures[0](**starts | {"model": model}).layout.title.text
+        assert all(title.startswith(model) for model, title in titles.items())
+        assert panel.call(**starts | {"model": "gpt-13b"}).startswith("labkit memory plan gpt-13b ")
+
+
+def test_a_capacity_is_said_in_the_unit_of_its_axis_too() -> None:
+    """80 GiB are drawn at 85.9 GB, which looked like a slip beside the name A100-80GB."""
+    panel = built("memory")
+    knobs = {axis.name: axis.start for axis in axes.read(panel.axes, "", dict(panel.start))}
+    for figure in panel.figures:
+        said = [note.text.strip() for note in figure(**knobs).layout.annotations]
+        assert "A100-80GB: 80 GiB, 85.9 GB" in said
+
+
+def test_figures_are_drawn_before_the_page_is_served(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """So what is compiled at its first use is, and what cannot be drawn is said in the terminal."""
+    order: list[Any] = []
+    made = Panel(
+        title="T",
+        figures=(lambda **at: order.append(at),),
+        axes={"rate": (1.0, 2.0)},
+        call=lambda **at: "",
+        start={"rate": 1.5},
+    )
+    monkeypatch.setattr(panel, "built", lambda name, **brought: made)
+    monkeypatch.setattr(server, "serve", lambda *given: order.append("served"))
+    assert main(["panel", "serving", "--no-browser"]) == 0
+    assert order == [{"rate": 1.5}, "served"]
+    assert "compiled the first time" in capsys.readouterr().out
 
 
 def test_does_it_fit_says_what_the_command_says(capsys: pytest.CaptureFixture[str]) -> None:

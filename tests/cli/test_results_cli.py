@@ -6,6 +6,7 @@ Notebooks do not run here: a pool that computes what each would have shown stand
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
@@ -179,13 +180,17 @@ def test_a_page_on_fitted_models_says_so(
     said("run", "zeus", "--sweep", "num_stages=2,4")
     assert "Fitted models" not in sweeps.path_of(root, "zeus").read_text()
     fitted = [
-        replace(record, claims=[{**claim, "fitted": 0.071} for claim in record.claims])
+        replace(
+            record,
+            claims=[{**claim, "fitted": 3.8, "fitted_median": 0.052} for claim in record.claims],
+        )
         for record in results.records(root, "zeus")
     ]
     monkeypatch.setattr(results, "records", lambda root, key: fitted)
     page = sweeps.report(root, "zeus")
     assert page is not None
-    assert "a worst error of 7.1" in page.banner
+    assert "half of their values lie within 5.2" in page.banner
+    assert "380" not in page.banner
 
 
 def test_results_say_what_still_holds(root: Path, said: Any) -> None:
@@ -221,6 +226,34 @@ def test_wrong_use_says_what_there_is(root: Path, said: Any) -> None:
         (["run", "zeus", "--sweep-file", "none.yaml"], "none.yaml: the file is missing"),
     ):
         assert wrong in " ".join(said(*arguments, code=2).split())
+
+
+def test_no_heading_breaks_at_eighty_columns(
+    root: Path, said: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A line a run, whatever it recorded; its metrics are a row each where they are asked for."""
+    said("run", "zeus", "--sweep", "num_stages=2,4")
+    monkeypatch.setenv("COLUMNS", "80")
+    lines = said("results", "zeus").splitlines()
+    heading = next(line for line in lines if line.startswith("paper"))
+    assert heading.split() == ["paper", "run", "state", "verdicts", "took"]
+    assert sum("current" in line for line in lines[2:]) == 2
+    assert "time_s" not in "".join(lines)
+    shown = said("results", "zeus", "--metrics")
+    assert re.search(r"^zeus +num_stages=2 +time_s +50 *$", shown, re.MULTILINE)
+    rows = json.loads(said("results", "zeus", "--metrics", "--json", "-"))["runs"]
+    assert {(row["run"], row["metric"], row["value"]) for row in rows} == {
+        ("default", "time_s", 25),
+        ("default", "peak_bytes", 7),
+        ("num_stages=2", "time_s", 50),
+        ("num_stages=2", "peak_bytes", 7),
+    }
+    assert "one of them" in said("results", "--claims", "--metrics", code=2)
+
+
+def test_where_there_are_no_runs_that_is_said(root: Path, said: Any) -> None:
+    assert "0 of 0 runs" in said("results", "--where", "num_stages=2")
+    assert "`labkit run KEY` makes results" in said("diff", "zeus", "zeus[num_stages=3]", code=2)
 
 
 def test_a_difference_of_two_runs(root: Path, said: Any) -> None:

@@ -41,7 +41,7 @@ def slugs(root: Path) -> list[str]:
         (["-p", "seed"], "not of the form name=value"),
         (["-p", "seed=1", "-p", "seed=2"], "given twice"),
         (["-p", "seed=1", "--sweep", "seed=1,2"], "both with -p and with --sweep"),
-        (["zues"], "no notebook for 'zues'; there are: zeus"),
+        (["zues"], "no notebook for 'zues'; did you mean 'zeus'? There are: zeus"),
         (["--jobs", "0"], "--jobs"),
         (["--timeout", "soon"], "--timeout"),
         (["--cell-timeout", "0"], "--cell-timeout"),
@@ -99,6 +99,48 @@ def test_a_failure_is_reported_and_exits_1(root: Path, capsys: pytest.CaptureFix
     workbook(root, bad=("1",))
     assert main(["run", "bad"]) == 0
     assert not (root / "results/.failed").exists()
+
+
+def test_the_site_stands_before_the_first_notebook_runs_and_is_whole_after_the_last(
+    root: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (root / "data/papers.bib").write_text("@misc{zeus, title={Zeus}, author={A, B}, year={2023}}")
+    queue = "papers:\n  - {key: zeus, status: reviewed, priority: 1, why: it saves}\n"
+    (root / "reading_queue.yaml").write_text(queue)
+    monkeypatch.setattr("labkit.workbook.export.reference.write", lambda folder: False)
+    site = root / "results" / "site"
+    states = []
+    run = batch.run
+
+    def watched(*arguments: object) -> batch.Report:
+        states.append(str("not run here yet" in (site / "papers/zeus.html").read_text()))
+        states.append(capsys.readouterr().out)
+        report = run(*arguments)
+        states.append(str("not run here yet" in (site / "papers/zeus.html").read_text()))
+        return report
+
+    monkeypatch.setattr(batch, "run", watched)
+    assert main(["run", "--site"]) == 1, "its notebook has no sections, which is told"
+    before, said, after = states
+    assert (before, after) == ("True", "False")
+    assert str(site / "index.html") in said
+    told = capsys.readouterr().out
+    assert "1 ran" in told
+    assert "cannot be shown as it stands: slides/zeus.html: no cell is tagged" in told
+    assert str(site / "index.html") in told
+    main(["run", "--site"])
+    assert "is up to date" in states[-2]
+
+
+def test_a_site_that_cannot_be_built_keeps_no_notebook_from_running(
+    root: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (root / "reading_queue.yaml").write_text("papers: [")
+    monkeypatch.setattr("labkit.workbook.export.reference.write", lambda folder: False)
+    assert main(["run", "--site"]) != 0
+    assert slugs(root) == ["default"]
+    told = capsys.readouterr()
+    assert "reading_queue.yaml" in told.out + told.err
 
 
 def test_refresh_writes_outputs_back(root: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -50,7 +50,7 @@ def test_a_plan_is_its_operations(told: Callable[..., dict[str, Any]]) -> None:
     ("arguments", "rule"),
     [
         (("plan", "--layers", 0, "--method", "squareroot"), "did you mean 'square-root'"),
-        (("compare", "--layers", 7), "num_layers must be at least 13"),
+        (("compare", "--layers", 7), "num_layers must be a whole number, at least 13"),
     ],
 )
 def test_wrong_use_names_the_rule(

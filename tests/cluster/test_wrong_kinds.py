@@ -1,10 +1,9 @@
-"""Every field of every public description and every argument of every public function, fed with
-every wrong kind: an answer, or one paragraph that says what is wrong."""
+"""Whatever is asked of cluster: an answer, or one paragraph that says what is wrong."""
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import Callable
+import json
+from collections.abc import Mapping
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
@@ -13,76 +12,209 @@ import numpy as np
 import pytest
 
 from labkit import cluster
-from labkit.errors import LabkitError
-from tests.wrong_kinds import WRONG, problem, problems
+from labkit.cluster.inputs import throughputs
+from labkit.errors import BadFile, BadValue, LabkitError
+from tests import kinds
 
-TRACE = cluster.Trace(arrival_s=[0.0, 1.0], duration_s=[2.0, 3.0], gpus=[1, 2])
+TRACE = cluster.Trace(
+    arrival_s=[0.0, 1.0], duration_s=[2.0, 3.0], gpus=[1, 2], deadline_s=[9.0, 9.0]
+)
 GPUS = cluster.Cluster.nodes(1, gpus=4)
-RUN = cluster.simulate(TRACE, GPUS, cluster.fifo())
 TABLE = cluster.Throughputs(
     kinds=("",), gpu_types=("gpu",), alone=np.ones((1, 1)), shared=np.ones((1, 1, 1))
 )
 LAS = cluster.share_policy("las")
-DESCRIPTIONS: list[Any] = [TRACE, GPUS, GPUS.pools[0], cluster.las2d(), TABLE, LAS]
-FUNCTIONS: dict[Callable[..., Any], dict[str, Any]] = {
-    cluster.bound: {"trace": TRACE, "cluster": GPUS},
-    cluster.generate_continuous: {"num_jobs": 3, "jobs_per_hour": 1.0},
-    cluster.figure_pairs: {"table": TABLE},
-    cluster.share_policy: {"name": "las"},
-    cluster.compare: {"trace": TRACE, "cluster": GPUS, "policies": [LAS], "windows": [(0, 2)]},
-    TABLE.cluster: {},
-    TABLE.misjudged: {"error": 0.1},
-    cluster.priority_policy: {"name": "x", "key": lambda trace: trace.gpus},
-    cluster.fifo: {},
-    cluster.figure_jct: {"runs": [RUN]},
-    cluster.figure_sweep: {"table": cluster.sweep([TRACE], [GPUS], [cluster.fifo()])},
-    cluster.figure_timeline: {"run": RUN},
-    cluster.from_csv: {"path": "jobs.csv"},
-    cluster.from_slurm: {"path": "jobs.txt"},
-    cluster.generate: {"num_jobs": 3},
-    cluster.load: {"name": "itp-elasticflow"},
-    cluster.named: {"text": "fifo"},
-    cluster.simulate: {"trace": TRACE, "cluster": GPUS, "policy": cluster.fifo()},
-    cluster.sjf: {},
-    cluster.srsf: {},
-    cluster.srtf: {},
-    cluster.sweep: {"traces": [TRACE], "clusters": [GPUS], "policies": [cluster.fifo()]},
-    cluster.Cluster.nodes: {"nodes": 1},
-    RUN.summary: {},
-    RUN.why: {"job": 0},
-    TRACE.head: {"count": 1},
-    TRACE.index_of: {"job": 1},
-    TRACE.offered_load: {"num_gpus": 4},
-}
 RATES = cluster.Rates(kinds=("",), gpus=(1, 2), work_per_s=[[1.0, 1.5]])
-DESCRIPTIONS += [RATES]
-FUNCTIONS |= {
-    cluster.load_elastic: {},
-    cluster.load_throughputs: {"path": "speeds.json"},
+CSV = (
+    "job_id,arrival_s,duration_s,gpus,deadline_s,gpu,tenant,kind\n"
+    "a,0,10,1,90,,x,m\n"
+    "b,1.5,6,2,90,,y,n\n"
+)
+SACCT = (
+    "JobID|Submit|ElapsedRaw|AllocTRES|State|User\n"
+    "1|2026-01-01T00:00:00|10|gres/gpu=2|COMPLETED|a\n"
+    "2|2026-01-01T00:00:09|20|gres/gpu=1|COMPLETED|b\n"
+)
+SPEEDS = {
+    gpu: {
+        str((kind, 1)): {"null": 1.0, str(("A3C", 1)): [0.5, 0.5]} for kind in throughputs.KINDS[:2]
+    }
+    for gpu in throughputs.GPU_TYPES
 }
 
 
-@pytest.mark.parametrize("valid", DESCRIPTIONS, ids=lambda value: type(value).__name__)
-def test_fields(valid: Any) -> None:
-    given = {field.name: getattr(valid, field.name) for field in fields(valid) if field.init}
-    assert problems(type(valid), given, given, WRONG) == []
-    assert problem(lambda: type(valid)(**given, nonsense=1)) == ""
-    assert problem(lambda: type(valid)("text", 5, None)) == ""
+def fields_of(valid: Any) -> dict[str, Any]:
+    return {field.name: getattr(valid, field.name) for field in fields(valid) if field.init}
 
 
-@pytest.mark.parametrize("function", FUNCTIONS, ids=lambda value: value.__qualname__)
-def test_arguments(function: Callable[..., Any], tmp_path: Path, monkeypatch: Any) -> None:
-    monkeypatch.chdir(tmp_path)
-    given = FUNCTIONS[function]
-    assert problems(function, given, inspect.signature(function).parameters, WRONG) == []
-    assert problem(lambda: function(**given, nonsense=1)) == ""
+def examples() -> Mapping[str, Mapping[str, Any]]:
+    fifo = cluster.fifo()
+    run = cluster.simulate(TRACE, GPUS, fifo)
+    both = {"trace": TRACE, "cluster": GPUS}
+    table = cluster.sweep([TRACE], [GPUS], [fifo])
+    allocator = cluster.Allocator(name="none")
+    described = (TRACE, GPUS, GPUS.pools[0], TABLE, RATES, cluster.las2d(), allocator)
+    return {
+        **{type(each).__name__: fields_of(each) for each in described},
+        "SharePolicy": fields_of(LAS),
+        "OwnLoop": {"name": "own", "round_s": 60.0, "restart_s": 1.0},
+        "MarginalGains": {"name": "gains", "step_s": np.ones((2, 4)), "steps_left": len},
+        "FairShares": {"name": "fair", "most": np.array([1, 2]), "bundle": 1},
+        "bound": both,
+        "compare": {**both, "policies": [fifo], "warmup": 0.0, "windows": []},
+        "compare:windows": {**both, "policies": [LAS], "windows": [(0, 2)]},
+        "divide": {
+            "values": np.array([[9.0, 4.0, 3.0], [9.0, 5.0, 1.0]]),
+            "room": 3,
+            "sizes": np.arange(3),
+        },
+        "figure_jct": {"runs": [run], "bound": cluster.bound(TRACE, GPUS)},
+        "figure_pairs": {"table": TABLE, "gpu": 0},
+        "figure_sweep": {"table": table[["policy", "gpus", "mean_jct_s", "bound_jct_s"]]},
+        "figure_timeline": {"run": run},
+        "from_csv": {"path": kinds.file("a.csv", CSV), "columns": {"gpus": "gpus"}},
+        "from_slurm": {"path": kinds.file("a.txt", SACCT)},
+        "fifo": {"blocks": True},
+        "generate": {
+            "num_jobs": 3,
+            "num_gpus": 8,
+            "load": 0.8,
+            "mean_duration_s": 60.0,
+            "sigma": 1.5,
+            "gpus": {1: 0.5, 2: 0.5},
+            "slack": 1.0,
+            "kinds": ("a", "b"),
+        },
+        "generate_continuous": {"num_jobs": 3, "jobs_per_hour": 1.0},
+        "las": {"thresholds_s": (1.0, 2.0), "restart_s": 1.0},
+        "las2d": {"thresholds_gpu_s": (1.0, 2.0), "restart_s": 1.0},
+        "load": {"name": "itp-elasticflow", "part": "06"},
+        "load_elastic": {"part": "T4", "limits": {"bert": 4}},
+        "load_throughputs": {},
+        "named": {"text": "las:3,4", "restart_s": 1.0},
+        "priority_policy": {"name": "x", "key": lambda trace: trace.gpus},
+        "share_policy": {"name": "las", "settings": {"round_s": 60.0}},
+        "simulate": {**both, "policy": fifo, "window": (0, 2)},
+        "simulate:shares": {**both, "policy": LAS, "keeps_segments": True},
+        "sjf": {},
+        "srsf": {"restart_s": 1.0},
+        "srtf": {"restart_s": 1.0},
+        "sweep": {"traces": [TRACE], "clusters": [GPUS], "policies": [fifo]},
+        "Cluster.nodes": {"nodes": 1, "gpus": 4, "gpu": "a"},
+        "Pool.speed_of": {"kind": ""},
+        "Rates.times": {"most": 2},
+        "Rates.of": {"trace": TRACE},
+        "Run.summary": {"warmup": 0.0, "window": (0, 2)},
+        "Run.why": {"job": 0, "most": 2},
+        "Throughputs.cluster": {"gpus": (2,)},
+        "Throughputs.misjudged": {"error": 0.1},
+        "Throughputs.of": {"kinds": [""]},
+        "Trace.at_once": {"jobs": [0, 1], "grid_s": 1.0},
+        "Trace.changed": {"columns": {"gpus": [1, 1]}},
+        "Trace.column": {"name": "gpus"},
+        "Trace.head": {"count": 1},
+        "Trace.id_of": {"job": 1},
+        "Trace.index_of": {"job": 1},
+        "Trace.names_of": {"texts": True},
+        "Trace.offered_load": {"num_gpus": 4},
+    }
 
 
-@pytest.mark.parametrize("queues", [cluster.las, cluster.las2d])
-@pytest.mark.parametrize("value", WRONG, ids=[f"wrong{i}" for i in range(len(WRONG))])
-def test_thresholds(queues: Callable[..., Any], value: Any) -> None:
-    assert problem(lambda: queues(value)) == ""
-    assert problem(lambda: queues(restart_s=value)) == ""
+def objects() -> Mapping[str, Any]:
+    made = (TRACE, GPUS, GPUS.pools[0], TABLE, RATES, cluster.las2d())
+    run = cluster.simulate(TRACE, GPUS, cluster.fifo())
+    return {type(each).__name__: each for each in made} | {
+        "Active": cluster.Active(*[np.zeros(0)] * 7, {}),
+        "Run": run,
+        "SharePolicy": LAS,
+        "Shares": cluster.Shares(np.zeros((0, 1))),
+        "State": None,
+        "Bound": cluster.bound(TRACE, GPUS),
+    }
+
+
+WRITTEN_BY_USERS = "its subclasses write it; it is called with what a run makes"
+ROOM = kinds.Room(
+    cluster,
+    examples,
+    objects,
+    left_out={
+        f"{name}.{method}": WRITTEN_BY_USERS
+        for name, method in (
+            ("Allocator", "decide"),
+            ("FairShares", "decide"),
+            ("MarginalGains", "decide"),
+            ("SharePolicy", "decide"),
+            ("OwnLoop", "run"),
+        )
+    },
+    also={
+        "las.thresholds_s": "thresholds must rise",
+        "las2d.thresholds_gpu_s": "thresholds must rise",
+        "named.text": "policy ",
+        "divide.sizes": "values must be",
+        "Throughputs.of.kinds": "no kind",
+        "Throughputs.kinds": "alone must be .* of shape",
+        "Throughputs.gpu_types": "alone must be .* of shape",
+    },
+    strange={
+        r"deadline_s\.inf": "a job without a deadline",
+        r"\b(step_s|most)\.*(nan|inf)": "beyond the most GPUs that a job may have",
+        r"utilisation_fraction\.nan": "a run that writes down no stretches",
+    },
+)
+
+
+def test_every_public_call_has_an_example() -> None:
+    ROOM.check_examples()
+
+
+@pytest.mark.parametrize("name", ROOM.names())
+def test_odd_values(name: str) -> None:
+    ROOM.check(name)
+
+
+ODD_CSV = kinds.tables(CSV)
+ODD_SACCT = kinds.tables(SACCT, sep="|")
+ODD_SPEEDS = kinds.documents(SPEEDS)
+
+
+@pytest.mark.parametrize("content", ODD_CSV, ids=kinds.numbered(ODD_CSV))
+def test_odd_files_of_jobs(content: bytes, tmp_path: Path) -> None:
+    kinds.check_file(cluster.from_csv, tmp_path / "a.csv", content, strange=r"deadline_s\.inf")
+
+
+@pytest.mark.parametrize("content", ODD_SACCT, ids=kinds.numbered(ODD_SACCT))
+def test_odd_exports_of_slurm(content: bytes, tmp_path: Path) -> None:
+    kinds.check_file(cluster.from_slurm, tmp_path / "a.txt", content, strange=r"deadline_s\.inf")
+
+
+@pytest.mark.parametrize("content", ODD_SPEEDS, ids=kinds.numbered(ODD_SPEEDS))
+def test_odd_files_of_speeds(content: bytes, tmp_path: Path) -> None:
+    kinds.check_file(cluster.load_throughputs, tmp_path / "a.json", content)
+
+
+@pytest.mark.parametrize("cell", ["True", "1_000", "0x10", "1e300", "١", "--1"])
+@pytest.mark.parametrize("column", ["arrival_s", "duration_s", "gpus"])
+def test_what_is_no_number_is_refused(column: str, cell: str, tmp_path: Path) -> None:
+    row = {"arrival_s": "0", "duration_s": "1", "gpus": "1", column: cell}
+    path = tmp_path / "a.csv"
+    path.write_text(f"{','.join(row)}\n{','.join(row.values())}\n")
+    with pytest.raises(BadFile, match=rf"a\.csv:2: .*field '{column}'"):
+        cluster.from_csv(path)
+
+
+def test_two_names_of_one_column_are_refused(tmp_path: Path) -> None:
+    path = tmp_path / "a.csv"
+    path.write_text(CSV)
+    with pytest.raises(BadValue, match="makes 'arrival_s' both duration_s and arrival_s"):
+        cluster.from_csv(path, columns={"duration_s": "arrival_s"})
+
+
+def test_a_file_of_speeds_must_be_one() -> None:
+    path = kinds.file("speeds.json", json.dumps(SPEEDS))
+    with pytest.raises(BadFile, match=r"speeds\.json: has no speed"):
+        cluster.load_throughputs(path)
 
 
 def test_the_error_is_one_sentence() -> None:

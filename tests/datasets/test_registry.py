@@ -13,7 +13,7 @@ from urllib.parse import unquote
 import pandas as pd
 import pytest
 
-from labkit import cluster, datasets, planner, serving
+from labkit import cluster, datasets, files, planner, serving
 from labkit.cluster.inputs.published import in_seconds
 from labkit.datasets.registry import Dataset, PublishedFile, load_registry
 from labkit.errors import BadFile
@@ -209,8 +209,11 @@ def test_something_else_is_no_registry(book: Book, text: str) -> None:
         datasets.open("bench/notes.txt")
 
 
-def test_a_missing_registry_is_told(book: Book) -> None:
+def test_a_missing_registry_is_told(book: Book, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a workbook whose labkit came without its data; else labkit's own registry is read."""
     (book.root / "data" / "datasets.yaml").unlink()
+    assert load_registry(book.root).datasets.keys() == OURS.keys()
+    monkeypatch.setattr(files, "PACKAGE", book.root / "labkit")
     with pytest.raises(BadFile, match=r"datasets\.yaml: the file is missing"):
         datasets.open("bench/notes.txt")
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +14,11 @@ from nbformat import NotebookNode
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
 
 from labkit.kit import draw as figures
+from labkit.workbook import notebooks
+from labkit.workbook.export import benchmarks
 from labkit.workbook.review import claims
 from labkit.workbook.review.explore import explore
-from labkit.workbook.run import results
+from labkit.workbook.run import fingerprint, results
 
 QUEUE = """\
 papers:
@@ -127,16 +131,30 @@ def make(root: Path) -> Path:
     return root
 
 
-def run(root: Path, **overrides: Any) -> Path:
-    """Store a result of alpha, as ``labkit run`` would leave it; returns its folder."""
+def run(root: Path, change: Callable[[NotebookNode], None] | None = None, **overrides: Any) -> Path:
+    """Store a result of alpha, as ``labkit run`` would leave it; returns its folder.
+
+    ``change`` is applied to the executed notebook before it is stored.
+    """
     made = notebook(root)
+    if change is not None:
+        change(made)
     parameters = {"num_stages": 4, "eta": 0.5, **overrides}
     texts = {
         "alpha.ipynb": nbformat.writes(made),
         "claims.json": results.dumps(claims.from_notebook(made)),
     }
     slug = results.slug_of(overrides)
-    meta = {"key": "alpha", "slug": slug, "parameters": parameters}
+    path = root / "notebooks" / "energy" / "alpha.ipynb"
+    made_of = fingerprint.of_notebook(root, path, notebooks.glimpse(path), overrides)
+    meta = {
+        "key": "alpha",
+        "slug": slug,
+        "parameters": parameters,
+        "overrides": overrides,
+        "fingerprint": made_of.digest,
+        "fingerprint_parts": dict(made_of.parts),
+    }
     return results.store(root, "alpha", slug, texts, meta)
 
 
@@ -326,6 +344,22 @@ def moving() -> go.Figure:
 
     label = {"num_stages": "pipeline stages"}
     return explore(draw, num_stages=[2, 4, 8, 16], chunks=[1, 2], label=label)
+
+
+def timings(root: Path, **numbers: Any) -> Path:
+    """Store what ``make bench`` leaves, one benchmark with these ``numbers``; return the file."""
+    stored = {
+        "machine_info": {"machine": "x", "cpu": {"brand_raw": "A CPU"}, "python_version": "3.11"},
+        "commit_info": {"id": "0123456789abcdef"},
+        "datetime": "2026-01-02T03:04:05",
+        "benchmarks": [
+            {"fullname": "tests/test_fast_speed.py::test_a_run[4]", "extra_info": numbers}
+        ],
+    }
+    path = root / benchmarks.FILE
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(stored), encoding="utf-8")
+    return path
 
 
 def text(name: str, slide: str, source: str) -> NotebookNode:

@@ -16,7 +16,7 @@ from labkit.workbook import notebooks, open_paper
 from labkit.workbook.export import comparison
 from labkit.workbook.export.site import write_site
 from labkit.workbook.review.tables import SHARED_MIME, shared_in, shared_table
-from tests.export import synthetic
+from tests.export import offline, synthetic
 
 INPUT = "four stages, twelve microbatches"
 
@@ -153,3 +153,85 @@ def test_our_notebooks_agree_where_they_share_an_input() -> None:
     records = [record for book in books for record in shared_in(book)]
     assert len({record["paper"] for record in records}) > 3
     assert comparison.disagreements(pd.DataFrame(records)) == []
+
+
+# ---------------------------------------------------------------- figures and tables of a family
+
+
+def shares_an_input(root: Path, table: pd.DataFrame) -> None:
+    """Let alpha's notebook end with ``table`` as what ran on the input, beta's with nothing."""
+    for key in ("alpha", "beta"):
+        path = root / "notebooks" / "energy" / f"{key}.ipynb"
+        notebook = nbformat.read(path, as_version=4)
+        notebook.cells[-1] = carried(key, table) if key == "alpha" else new_code_cell("pass")
+        nbformat.write(notebook, path)
+
+
+def drawn(root: Path, family: str = "") -> list[tuple[str, str]]:
+    """The heading over each figure of alpha beside beta, and what its axis measures."""
+    figures = comparison.compare(root, ["alpha", "beta"], family=family).figures()
+    return [(title, figure.layout.xaxis.title.text) for title, _, figure in figures]
+
+
+MEASURES = pd.DataFrame(
+    {
+        "makespan_s": [2.8, 2.8, 3.4],
+        "energy_j": [7300.0, 6200.0, 5700.0],
+        "gpus": [16.0, 16.0, 16.0],
+        "peak_bytes": [None, None, 1e9],
+    },
+    index=pd.Index(["max-clock", "perseus", "uniform"], name="method"),
+)
+
+
+def test_a_familys_figure_shows_its_quantity_first(root: Path) -> None:
+    shares_an_input(root, MEASURES)
+    heading = f"On one input: {INPUT}"
+    assert drawn(root, "energy") == [(heading, "energy (J)"), ("", "makespan (s)")]
+
+
+def test_papers_of_no_family_show_what_differs_most(root: Path) -> None:
+    """7300 / 5700 J against 3.4 / 2.8 s; then the other way round."""
+    shares_an_input(root, MEASURES)
+    assert [what for _, what in drawn(root)] == ["energy (J)", "makespan (s)"]
+    shares_an_input(root, MEASURES.assign(makespan_s=[2.0, 2.0, 9.0]))
+    assert [what for _, what in drawn(root)] == ["makespan (s)", "energy (J)"]
+
+
+def test_one_measure_makes_one_figure(root: Path) -> None:
+    shares_an_input(root, MEASURES[["gpus"]])
+    assert drawn(root, "energy") == [(f"On one input: {INPUT}", "GPUs")]
+
+
+def test_a_figure_says_who_has_least_and_who_most_in_one_order(root: Path) -> None:
+    shares_an_input(root, MEASURES)
+    (_, first, energy), (_, second, makespan) = comparison.compare(
+        root, ["alpha", "beta"], family="energy"
+    ).figures()
+    assert first == "Least: uniform (5,700 J); most: max-clock (7,300 J)."
+    assert second.startswith("The same methods in the same order.")
+    assert list(energy.data[0].y) == list(makespan.data[0].y) == ["max-clock", "perseus", "uniform"]
+    assert list(energy.data[0].text) == ["7,300 J", "6,200 J", "5,700 J"]
+
+
+def test_quantities_are_measures_that_families_share() -> None:
+    paths = notebooks.paths(project_root())
+    shown: dict[str, set[str]] = {}
+    for path in paths.values():
+        records = shared_in(nbformat.read(path, as_version=4))
+        shown.setdefault(path.parent.name, set()).update(r["measure"] for r in records)
+    assert {f for f in comparison.QUANTITIES if comparison.QUANTITIES[f] not in shown[f]} == set()
+
+
+def test_many_papers_have_their_titles_above_their_lines(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(comparison, "SIDE_BY_SIDE", 1)
+    soup = offline.parse(comparison.compare(root, ["alpha", "beta"]).page())
+    table = next(t for t in soup.select("table.texts") if "insight" in t.thead.get_text())
+    titles = [row.get_text(" ", strip=True) for row in table.select("tr.title")]
+    assert titles[0].startswith("alpha Alpha: Idle Time")
+    columns = [th.get_text() for th in table.select("thead th")]
+    assert columns == ["insight", "method", "results", "advantages", "weaknesses"]
+    cells = table.select("tbody tr:not(.title)")[0].select("td")
+    assert [cell["data-is"] for cell in cells] == columns

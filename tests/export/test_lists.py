@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import re
+from itertools import combinations
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 import labkit
 from labkit.errors import BadFile
+from labkit.files import project_root
 from labkit.kit.page import figure_text
 from labkit.workbook import notebooks
 from labkit.workbook.export import (
@@ -98,6 +99,30 @@ def test_the_graph_holds_every_paper_and_every_pair_once(made: Path) -> None:
     assert svg.find("path")["d"].count("M") == len(pairs) == 1
 
 
+def test_no_name_in_our_graph_covers_another_name_or_a_circle() -> None:
+    items = catalogue.load(project_root()).items
+    svg = offline.parse(drawings.companions(items))
+    circles = {
+        link.find("text").get_text(): tuple(float(link.circle[name]) for name in ("cx", "cy", "r"))
+        for link in svg.find_all("a")
+    }
+    boxes = drawings.label_boxes(circles)
+    assert len(boxes) == len(items) > 50
+    dots = {key: (x - r, y - r, x + r, y + r) for key, (x, y, r) in circles.items()}
+    drawn = [*boxes.items(), *dots.items()]
+    pairs = ((a, b) for a, b in combinations(drawn, 2) if a[0] != b[0])
+    assert [(a[0], b[0]) for a, b in pairs if drawings.overlap(a[1], b[1]) > 0] == []
+
+
+def test_pointing_at_a_paper_says_more_than_its_title(made: Path) -> None:
+    item = next(item for item in catalogue.load(made).items if item.paper.key == "alpha")
+    svg = offline.parse(drawings.companions([item]))
+    title, cite, insight, found = svg.a.title.get_text().split("\n")
+    assert (title, cite) == (item.entry.title, "Lovelace, ES 2020")
+    assert insight.startswith("Idle time is bought already")
+    assert found.startswith("1 of 3 reproduced")
+
+
 def test_a_figure_in_words_gives_horizontal_bars_by_their_length() -> None:
     bar = {"type": "bar", "orientation": "h", "x": (3, 9), "y": ("a", "b"), "name": "ours"}
     hidden = {"name": "never", "y": [1], "visible": False}
@@ -108,23 +133,8 @@ def test_a_figure_in_words_gives_horizontal_bars_by_their_length() -> None:
 # ---------------------------------------------------------------- timings
 
 
-def timings(root: Path, **numbers: Any) -> Path:
-    stored = {
-        "machine_info": {"machine": "x", "cpu": {"brand_raw": "A CPU"}, "python_version": "3.11"},
-        "commit_info": {"id": "0123456789abcdef"},
-        "datetime": "2026-01-02T03:04:05",
-        "benchmarks": [
-            {"fullname": "tests/test_fast_speed.py::test_a_run[4]", "extra_info": numbers}
-        ],
-    }
-    path = root / benchmarks.FILE
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(stored), encoding="utf-8")
-    return path
-
-
 def test_seconds_and_rates_both_give_how_many_times_as_fast(tmp_path: Path) -> None:
-    timings(
+    synthetic.timings(
         tmp_path,
         ours_cpu_s=2,
         peer_cpu_s=10,
@@ -140,12 +150,8 @@ def test_seconds_and_rates_both_give_how_many_times_as_fast(tmp_path: Path) -> N
     assert "2026-01-02 on A CPU" in report.lead
 
 
-def test_without_timings_the_page_says_how_to_take_them(tmp_path: Path) -> None:
-    assert "make bench" in benchmarks.report(tmp_path).lead
-
-
 def test_timings_that_are_none_are_named(tmp_path: Path) -> None:
-    timings(tmp_path).write_text("[]", encoding="utf-8")
+    synthetic.timings(tmp_path).write_text("[]", encoding="utf-8")
     with pytest.raises(BadFile, match=r"benchmarks\.json"):
         benchmarks.report(tmp_path)
 
@@ -172,6 +178,7 @@ def test_a_page_says_when_where_and_how_it_was_run(root: Path) -> None:
         in text
     )
     assert page.select_one(".origin code").get_text() == "labkit run alpha -p eta=0.5"
+    assert "labkit slides alpha writes its talk as one file" in text
     assert "@inproceedings{alpha," in page.select_one(".origin pre").get_text()
     copy = root / "results/site/papers" / page.select_one("a[download]")["href"]
     assert copy.read_bytes() == (folder / "alpha.ipynb").read_bytes()

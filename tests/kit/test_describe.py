@@ -11,20 +11,20 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import numpy as np
+import pandas as pd
 import pytest
 from annotated_types import Ge, Lt, MinLen
 from hypothesis import given
 from hypothesis import strategies as st
+from numpy.typing import NDArray
 
 from labkit.errors import BadValue
-from labkit.kit import describe
+from labkit.kit import describe, rules
 from labkit.kit.describe import AnyNumber, Count, Share, checked, description
 from labkit.kit.rules import Distinct, rule
 
 if TYPE_CHECKING:
     from pathlib import Path
-
-    import pandas as pd
 
 
 @description(slots=True)
@@ -94,7 +94,8 @@ def test_a_name_that_is_near_is_offered() -> None:
 
 @given(st.integers(), st.floats(allow_nan=True, allow_infinity=True))
 def test_numbers_are_accepted_exactly_within_their_bounds(seq: int, dropout: float) -> None:
-    valid = seq >= 1 and 0 <= dropout < 1
+    fits = dropout == 0 or dropout >= rules.LEAST
+    valid = 1 <= seq <= rules.MOST_WHOLE and 0 <= dropout < 1 and fits
     try:
         batch = Batch(seq=seq, dropout=dropout)
     except BadValue:
@@ -124,12 +125,19 @@ def test_arguments_are_checked_by_kind_of_parameter() -> None:
 @pytest.mark.parametrize(
     ("hint", "good", "bad"),
     [
-        (Iterable[int], [range(3), (1,), {1}, iter([1])], ["abc", 3, ["a"]]),
-        (Sequence[str], [["a"], ("a",)], ["a", {"a"}, [1], iter(["a"])]),
+        (Iterable[int], [range(3), (1,), {1}, iter([1])], ["abc", 3, ["a"], np.array(1)]),
+        (Sequence[str], [["a"], ("a",)], ["a", {"a"}, [1], iter(["a"]), pd.DataFrame({"a": [1]})]),
+        (Sequence[int], [range(10**7)], [range(10**7 + 1), range(2**70), [2**63]]),
         (Mapping[str, int], [{"a": 1}], [{"a": "b"}, [("a", 1)], {1: 1}]),
         (Callable[[int], int], [len], [3, "len"]),
-        (tuple[int, float], [(1, 2.5), [1, 2]], [(1,), (1, 2, 3), "ab", ("a", 1.0)]),
-        (np.ndarray, [np.ones(3), 2.0, [1, 2]], ["a", ["a"], object()]),
+        (tuple[int, float], [(1, 2.5), [1, 2]], [(1,), (1, 2, 3), "ab", ("a", 1.0), b"ab"]),
+        (tuple[int, float], [np.array([1, 2])], [{1, 2}, {1: 2, 3: 4}, np.array(1)]),
+        (tuple[int, ...], [(1, 2), [1]], [{1, 2}, np.array(1), np.ma.masked]),
+        (np.ndarray, [np.ones(3), 2.0, [1, 2], [True]], ["a", ["a"], object(), [True, 2.0]]),
+        (NDArray[np.float64], [np.ones(3), 2.0, [1, 2]], ["a", [True], [True, 2.0], np.True_]),
+        (NDArray[np.bool_], [np.array([True]), [True]], [[1], 1.0, ["True"], None]),
+        (float, [1, 0, 1e150, -1e-150], [1e151, 1e-151, 10**400, 10**5000, np.ma.masked]),
+        (int, [2**63 - 1], [2**63, -(2**63), 10**5000]),
         (Annotated[tuple[int, ...], MinLen(1)], [(1,)], [(), 3]),
         (Annotated[tuple[int, ...], Distinct()], [(), (1, 2)], [(1, 1), [3, 2, 3]]),
         (Literal[0, 1], [0, np.int64(1)], [True, False, 2, "0"]),
@@ -141,6 +149,17 @@ def test_rules_of_containers(hint: Any, good: Sequence[Any], bad: Sequence[Any])
     for value in bad:
         with pytest.raises(BadValue, match=r"^x must be"):
             rule(hint).apply("x", value)
+
+
+def test_what_is_too_large_is_refused_with_the_size_that_is_not() -> None:
+    with pytest.raises(
+        BadValue, match=r"got 1e\+300; numbers other than 0 have a size from 1e-150"
+    ):
+        rule(float).apply("x", 1e300)
+    with pytest.raises(
+        BadValue, match="thousands of digits; whole numbers go up to 92233720368547"
+    ):
+        rule(int | None).apply("x", 10**5000)
 
 
 def test_threads_build_one_tree_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -22,8 +22,7 @@ from labkit.papers import (
     reef,
 )
 from labkit.serving.device.kernels import Program
-from tests.cluster.test_wrong_kinds import WRONG
-from tests.wrong_kinds import assert_arguments_are_checked, assert_fields_are_checked
+from tests.wrong_kinds import WRONG, assert_arguments_are_checked, assert_fields_are_checked
 
 REQUESTS = serving.generate(2, 5, prompt_tokens=(1, 9), output_tokens=(1, 4))
 BATCHER = serving.Batcher(max_batch=4)

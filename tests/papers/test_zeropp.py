@@ -4,7 +4,16 @@ import pytest
 import torch
 
 from labkit.errors import BadValue
-from labkit.papers.zeropp import pack, ring_sum, rounded, train_digits, two_hop_sum, unpack
+from labkit.papers.zeropp import (
+    Method,
+    StepModel,
+    pack,
+    ring_sum,
+    rounded,
+    train_digits,
+    two_hop_sum,
+    unpack,
+)
 
 
 @pytest.mark.parametrize("bits", [4, 8])
@@ -108,3 +117,20 @@ def test_digits_learn_and_exact_traffic_changes_nothing() -> None:
     assert torch.equal(weights, same)
     silent, _ = train_digits(gradients=lambda rows: 0 * rows[0], steps=5)
     assert silent == pytest.approx(train_digits(steps=0)[0], rel=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("tokens", "samples"), [(512, 1), (2048, 1), (3072, 2), (4096, 2), (8192, 4), (2050, 2)]
+)
+def test_tokens_beyond_the_learnt_positions_are_more_samples(tokens: int, samples: int) -> None:
+    batch = StepModel(gpu_flops_per_s=5e13, tokens=tokens).plan(Method.ZERO3).batch
+    assert batch is not None
+    assert (batch.micro_batch, batch.seq * batch.micro_batch) == (samples, tokens)
+
+
+def test_more_tokens_a_step_leave_less_to_gain() -> None:
+    gains = [
+        StepModel(gpu_flops_per_s=5e13, tokens=tokens).gain(Method.ZEROPP, 100)
+        for tokens in (1024, 2048, 4096, 8192)
+    ]
+    assert gains == sorted(gains, reverse=True)

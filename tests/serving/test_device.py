@@ -244,10 +244,10 @@ def test_a_program_from_csv_and_wrong_files(tmp_path: Path) -> None:
     graph = tmp_path / "m.json"
     profile.write_text('{"kernel_latency": {}}')
     graph.write_text('{"kernels": [{"name": "conv", "launch_params": [1, 1, 1, 1, 1, 1]}]}')
-    with pytest.raises(BadFile, match="lacks the kernel conv that m"):
+    with pytest.raises(BadFile, match=r"lacks the kernel conv that .*m\.json"):
         Program.read(profile, graph)
     graph.write_text("not JSON")
-    with pytest.raises(BadFile, match="must be JSON with the key kernels"):
+    with pytest.raises(BadFile, match="must be JSON: Expecting value"):
         Program.read(profile, graph)
-    with pytest.raises(BadValue, match="needs blocks, total_s and waves"):
+    with pytest.raises(BadValue, match="needs blocks, total_s and wave_s"):
         Program(name="x", blocks=(1, 2), total_s=(1.0,), wave_s=((1.0,),))

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from labkit import swap
+from labkit.errors import BadValue
 from labkit.swap import Chain, Plan
 
 torch = pytest.importorskip("torch")
@@ -100,7 +101,7 @@ def test_gradients_are_those_of_ordinary_training(method: str) -> None:
 def test_a_plan_that_lacks_something_does_not_run_on() -> None:
     chain = Chain.even(2)
     plan = Plan(chain=chain, operations=(("forward", 0), ("keep", 0)))
-    with pytest.raises(KeyError):
+    with pytest.raises(BadValue, match=r"operations\[1\], keep of block 0, lacks"):
         swap.execute(blocks(2), torch.zeros(SHAPE), torch.zeros_like, plan)
 
 

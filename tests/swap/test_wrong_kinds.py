@@ -2,58 +2,73 @@
 
 from __future__ import annotations
 
-from dataclasses import fields
+from collections.abc import Mapping
 from typing import Any
 
 import pytest
+import torch
+from torch import nn
 
 from labkit import swap
-from labkit.errors import LabkitError
-from labkit.swap import Chain
-
-WRONG: tuple[Any, ...] = (
-    None, "text", "", float("nan"), float("inf"), -float("inf"), -1, 0, 9.5, [], {}, (), object(),
-    True, b"bytes", 10**30, ["a"], [1], [0], {"a": 1}, print,
-)  # fmt: skip
-CHAIN = Chain.even(3)
-GIVEN: dict[str, Any] = {
-    "input_bytes": 1,
-    "output_bytes": (1, 1, 1),
-    "kept_bytes": (1, 1, 1),
-    "forward_cost": (1, 1, 1),
-    "backward_cost": (2, 2, 2),
-}
-CALLS: dict[str, tuple[Any, dict[str, Any]]] = {
-    "Chain.even": (Chain.even, {"num_blocks": 3, "kept_bytes": 1}),
-    "all_kept": (swap.all_kept, {"chain": CHAIN}),
-    "segments": (swap.segments, {"chain": CHAIN, "starts": 2}),
-    "recursive": (swap.recursive, {"chain": CHAIN}),
-    "searched": (swap.searched, {"chain": CHAIN, "tries": 2}),
-    "optimum": (swap.optimum, {"chain": CHAIN, "memory_bytes": 9.0, "slots": 9}),
-    "plan": (swap.plan, {"chain": CHAIN, "method": "searched"}),
-    "replay": (swap.replay, {"chain": CHAIN, "operations": swap.all_kept(CHAIN).operations}),
-}
+from tests import kinds
 
 
-def answered(function: Any, given: dict[str, Any]) -> None:
-    try:
-        function(**given)
-    except LabkitError as error:
-        text = str(error)
-        assert text.strip()
-        assert "\n" not in text
+def blocks() -> list[nn.Module]:
+    return [nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 4)]
 
 
-@pytest.mark.parametrize("name", [field.name for field in fields(Chain)])
-def test_every_field_takes_every_wrong_kind(name: str) -> None:
-    for value in WRONG:
-        answered(lambda **given: swap.searched(Chain(**given)), GIVEN | {name: value})
+def examples() -> Mapping[str, Mapping[str, Any]]:
+    chain = swap.Chain.even(3)
+    plan = swap.all_kept(chain)
+    ones = (1.0, 1.0, 1.0)
+    return {
+        "Chain": {
+            "input_bytes": 1,
+            "output_bytes": ones,
+            "kept_bytes": ones,
+            "forward_cost": ones,
+            "backward_cost": ones,
+        },
+        "Chain.even": {"num_blocks": 3, "kept_bytes": 1.0},
+        "all_kept": {"chain": chain},
+        "segments": {"chain": chain, "starts": 2},
+        "recursive": {"chain": chain},
+        "searched": {"chain": chain, "tries": 2},
+        "optimum": {"chain": chain, "memory_bytes": 9.0, "slots": 9},
+        "plan": {"chain": chain, "method": "searched"},
+        "replay": {"chain": chain, "operations": plan.operations},
+        "Optimum.plan": {"memory_bytes": 9.0},
+        "figure_tradeoff": {"chain": chain, "slots": 20, "title": "a"},
+        "resnet": {"num_layers": 14, "width": 2, "classes": 3, "dropout": 0.1},
+        "capture": {"make": blocks, "shape": (2, 4)},
+        "tracked_bytes": {"make": blocks, "shape": (2, 4), "plan": plan},
+        "execute": {
+            "blocks": blocks(),
+            "x": torch.ones(2, 4),
+            "gradient": torch.ones_like,
+            "plan": plan,
+        },
+    }
 
 
-@pytest.mark.parametrize(
-    ("call", "name"), [(call, name) for call in CALLS for name in CALLS[call][1]]
-)
-def test_every_argument_takes_every_wrong_kind(call: str, name: str) -> None:
-    function, given = CALLS[call]
-    for value in WRONG:
-        answered(function, given | {name: value})
+def objects() -> Mapping[str, Any]:
+    chain = swap.Chain.even(3)
+    plan = swap.all_kept(chain)
+    return {
+        "Chain": chain,
+        "Plan": plan,
+        "Replay": swap.replay(chain, plan.operations),
+        "Optimum": swap.optimum(chain, slots=20),
+    }
+
+
+ROOM = kinds.Room(swap, examples, objects)
+
+
+def test_every_public_call_has_an_example() -> None:
+    ROOM.check_examples()
+
+
+@pytest.mark.parametrize("name", ROOM.names())
+def test_odd_values(name: str) -> None:
+    ROOM.check(name)

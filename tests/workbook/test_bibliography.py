@@ -48,6 +48,40 @@ def test_latex_becomes_text(latex: str, plain: str) -> None:
 
 
 @pytest.mark.parametrize(
+    ("fields", "cited"),
+    [
+        ("organization={PyTorch Team}, year=2024", "PyTorch Team, 2024"),
+        ("url={https://www.vllm.ai/blog/x}, year=2023", "vllm.ai, 2023"),
+        (
+            r"howpublished={\url{https://jax-ml.github.io/book}}, year=2025",
+            "jax-ml.github.io, 2025",
+        ),
+        ("institution={NVIDIA and Friends}, date={2020-05-14}", "NVIDIA and Friends, 2020"),
+    ],
+)
+def test_a_page_without_an_author_is_cited_by_who_stands_behind_it(fields: str, cited: str) -> None:
+    for kind in ("misc", "online", "techreport"):
+        entry = only(f"@{kind}{{page, title={{A Page}}, {fields}}}")
+        assert entry.cite().startswith(cited)
+        assert entry.citation().startswith(f"{cited.partition(',')[0]}. A Page.")
+
+
+@pytest.mark.parametrize(
+    ("text", "remedy"),
+    [
+        ("@misc{k, title={T}, year=2000}", "or {{An Organisation}} in two braces"),
+        ("@misc{k, title={T}, url={https://doi.org/10.1/x}, year=2000}", "in two braces"),
+        ("@article{k, title={T}, url={https://a.org/x}, year=2000}", "in two braces"),
+        ("@misc{k, title={T}, author={A B}, year={forthcoming}}", "the year that is expected"),
+        ("@misc{k, title={T}, author={A B}, year={in press}}", "the year that is expected"),
+    ],
+)
+def test_what_is_not_known_has_one_remedy(text: str, remedy: str) -> None:
+    with pytest.raises(BadFile, match=re.escape(remedy)):
+        bibliography.parse(text, BIB)
+
+
+@pytest.mark.parametrize(
     ("authors", "cited"),
     [
         ("Alex Krizhevsky", "Krizhevsky, OSDI 2020"),

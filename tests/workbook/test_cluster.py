@@ -360,7 +360,7 @@ def test_what_is_no_cluster_says_what_is(monkeypatch: pytest.MonkeyPatch) -> Non
     with pytest.raises(UsageError, match=r"tcp://10\.0\.0\.1:8786, `local`, or a YAML file"):
         places.read("10.0.0.1:8786", 1)
     monkeypatch.setitem(sys.modules, "distributed", None)
-    with pytest.raises(UsageError, match=r"pip install -e '\.\[cluster\]'"):
+    with pytest.raises(UsageError, match=r"pip install 'mlsys-labkit\[cluster\]'"):
         places.read("local", 1)
 
 

@@ -73,6 +73,11 @@ abstract_numbers: ["28.4 %", "0.1 thousand joules", "16 GPUs"]
 not_claims:
   - {number: 16 GPUs, reason: the size of the testbed}
 """
+PARAMETERS = """\
+parameters:
+  num_stages: {tried: [4, 16], at_least: 1}
+  scale: {tried: [0.5, 2], above: 0}
+"""
 VALUES = {"saving": 0.28, "energy": 72.0, "rows": 3}
 FLIPS = {"saving": 0.0, "energy": 130.0}
 DATASETS = f"""\
@@ -295,6 +300,7 @@ def root(tmp_path: Path) -> Path:
         "data/papers.bib": BIB,
         "data/datasets.yaml": DATASETS,
         "data/papers/alpha/claims.yaml": CLAIMS,
+        "data/papers/alpha/parameters.yaml": PARAMETERS,
         "data/papers/beta/glance.yaml": GLANCE + "source: abstract\nverified: true\n",
     }.items():
         path = tmp_path / name
@@ -496,6 +502,14 @@ TYPED = (  # ways to type the value of `joules` or `saved`
 )
 UNIT = "0x7f3a2b4c5d6e"
 BROKEN: list[tuple[str, Edit, str]] = [
+    ("tried", again("parameters", "more: int = 1  # ours"), "lacks 'more'"),
+    ("tried", replace("parameters", "scale: float = 1  # of times (ours)", ""), "is no parameter"),
+    ("tried", replace("parameters", "int = 8", "int = 16"), "is tried at 1 other values"),
+    ("tried", replace("parameters", "int = 8", "str = '8'"), "has 4, which is not of type str"),
+    ("tried", replace("parameters", "float = 1", "float = 0"), "valid: above 0"),
+    ("suggested", replace("weak-drift", "It assumes", "Set `num_stages = 64`. It assumes"),
+     "set num_stages = 64, untried"),
+    ("explorable-start", replace("explorable-code", "4]", "4], start=num_stages"), "do not hold"),
     ("format", old_format, "has no cell ids"),
     ("todo", replace("fig3-notice", "Notice", "TODO: Notice"), "still to be written: Notice how"),
     ("sections", drop("insight"), "no cell is tagged 'insight'"),
@@ -864,7 +878,7 @@ def test_code_for_the_talk_is_tagged_within_its_section(root: Path) -> None:
 
 def test_an_unknown_key_lists_the_notebooks(root: Path) -> None:
     write(root, good(root))
-    with pytest.raises(UsageError, match="no notebook for 'alhpa'; there are: alpha"):
+    with pytest.raises(UsageError, match="no notebook for 'alhpa'; did you mean 'alpha'"):
         check.check(root, ["alhpa"])
 
 

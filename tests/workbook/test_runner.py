@@ -416,7 +416,7 @@ def test_a_kernel_does_not_wait_again_for_a_dataset_that_is_not_to_be_had(
     record = results.read(results.folder_of(root, "a", "default"))
     assert record is not None
     assert record.meta["datasets"] == {"traces": {"fingerprint": "stand-in:1", "standin": True}}
-    assert printed(root) == "1 host did not answer for 5 s when this run looked for traces\n"
+    assert printed(root) == "1 host did not answer for 5 s when this run began\n"
     assert asked == ["traces"]
     assert any("stand-in" in note and "did not answer" in note for note in watcher.notes)
 

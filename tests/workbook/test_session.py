@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import datetime as dt
 import socket
 from pathlib import Path
@@ -12,6 +13,7 @@ import pytest
 from labkit.cli import main, panel
 from labkit.errors import UsageError
 from labkit.workbook.queue import edits, reading_queue
+from labkit.workbook.review import claims, tally
 from labkit.workbook.session import server
 from tests.export import synthetic
 
@@ -110,7 +112,8 @@ def test_the_commands_start_what_they_say(
     assert (lab, deck, place.port) == ("lab", "/labkit/deck/alpha", 8899)
     assert place.url("/") in capsys.readouterr().out
     assert "--ServerApp.open_browser=False" in arguments
-    assert "--LabApp.default_url=/lab/tree/results/lab/start.md" in arguments
+    start = "/lab/tree/results/lab/start.md?file-browser-path=/notebooks"
+    assert f"--LabApp.default_url={start}" in arguments
     assert "--ContentsManager.pre_save_hook=labkit.workbook.normalise.keep_outputs" in arguments
     assert not any("token" in option for option in [*arguments, *options])
     assert (root / server.START).is_file()
@@ -208,3 +211,48 @@ def test_the_start_page_links_what_there_is_and_lists_what_is_open(root: Path) -
     assert notebook.resolve().is_file()
     assert "/labkit/deck/alpha" in text
     assert "/labkit/deck/beta" not in text  # it has no notebook
+
+
+def test_the_start_page_says_of_each_paper_what_came_out(root: Path) -> None:
+    """Titles lead to notebooks, the table says family and verdicts, and stands near the top."""
+    server.write_start(root, DAY)
+    text = (root / server.START).read_text()
+    above = text.split("## Papers")[0].strip().split("\n\n")
+    assert len(above) <= 5  # the heading, what is next and why, what is asked, what was heard
+    assert "**Open questions**: none; `labkit ask" in text
+    assert "## Open questions" not in text
+    [row] = [line for line in text.splitlines() if line.startswith("| energy |")]
+    title = reading_queue.load(root).library["alpha"].title
+    link = "../../notebooks/energy/alpha.ipynb"
+    assert row.startswith(f"| energy | [{title}]({link}) (Lovelace")
+    records = claims.from_notebook(nbformat.read(root / "notebooks/energy/alpha.ipynb", 4))
+    counts = tally.tally(records).all
+    assert counts
+    assert all(f"{tally.SYMBOLS[verdict]} {count}" in row for verdict, count in counts.items())
+
+
+def test_a_notebook_that_cannot_be_read_keeps_nobody_from_the_start_page(root: Path) -> None:
+    (root / "notebooks" / "energy" / "alpha.ipynb").write_text("{")
+    server.write_start(root, DAY)
+    assert "cannot be read: `labkit check` says why" in (root / server.START).read_text()
+
+
+def test_a_notebook_is_handed_out_as_the_kernel_has_it_and_saved_as_committed(root: Path) -> None:
+    """What Lab would write into it by itself is there already, so a tab opens without changes."""
+    pytest.importorskip("jupyter_server", reason="it serves Lab (extra: lab)")
+    from ipykernel.ipkernel import IPythonKernel
+
+    from labkit.workbook import normalise
+    from labkit.workbook.session.contents import Contents
+
+    path = root / "notebooks" / "energy" / "alpha.ipynb"
+    notebook = nbformat.read(path, 4)
+    path.write_text(normalise.dumps(normalise.normalise(notebook)))
+    before = path.read_bytes()
+    contents = Contents(root_dir=str(root))
+    contents.register_pre_save_hook(normalise.keep_outputs)
+    model = asyncio.run(contents.get("notebooks/energy/alpha.ipynb"))
+    said = model["content"]["metadata"]["language_info"]
+    assert said == IPythonKernel.language_info
+    asyncio.run(contents.save(model, "notebooks/energy/alpha.ipynb"))
+    assert path.read_bytes() == before

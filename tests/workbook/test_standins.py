@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 
 from labkit.files import project_root
 from labkit.workbook import notebooks
-from labkit.workbook.review import claims, tally
+from labkit.workbook.review import claims, ranges, tally
 from tests.smoke import execute
 
 ROOT = project_root()
@@ -17,30 +15,13 @@ WITH_DATA = [
     for key, path in notebooks.paths(ROOT).items()
     if notebooks.dataset_names(notebooks.read(path))
 ]
-# Less of the same: nothing below depends on how much is simulated or trained.
-SMALLER: dict[str, dict[str, Any]] = {
-    "antman": {"until_s": 0.5},
-    "gavel": {"seeds": 1, "round_s": 1440.0},
-    "hare": {"seeds": 1},
-    "hived": {"num_days": 2.0},
-    "kungfu": {"num_seeds": 1},
-    "largebatch": {"num_epochs": 4, "num_seeds": 2},
-    "liquid": {"seeds": 1},
-    "megatron": {"num_ranks": 2},
-    "nexus": {"num_models": 24},
-    "optimus": {"num_seeds": 1},
-    "pipedream": {"seeds": 1},
-    "pollux": {"round_s": 240.0},
-    "reef": {"until_s": 1.0},
-    "tiresias": {"seeds": 2},
-    "zeus": {"num_seeds": 20},
-}
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("key", WITH_DATA)
 def test_claims_on_a_standin_name_the_error_of_its_fit(key: str) -> None:
-    executed = execute(notebooks.path_of(ROOT, key), **SMALLER.get(key, {}))
+    """At other values of all parameters at once, since nothing below depends on them."""
+    executed = execute(notebooks.path_of(ROOT, key), **ranges.together(ranges.load(ROOT, key)))
     shown = " ".join(str(cell.get("outputs", "")) for cell in executed.cells).lower()
     assert "stand-in" in shown
     cells = list(enumerate(executed.cells))
@@ -60,3 +41,14 @@ def test_claims_on_a_standin_name_the_error_of_its_fit(key: str) -> None:
     assert tally.standin_warning(records.values())
     counted = [row for row in judged if row["kind"] in ("headline", "mechanism")]
     assert tally.tally(counted).reproductions.keys() <= {"not judged"}, "counted apart"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("key", sorted(notebooks.paths(ROOT).keys() - set(WITH_DATA)))
+def test_a_notebook_without_data_runs_at_other_values_of_all_parameters(key: str) -> None:
+    """`make tried` changes one at a time; notebooks with data are tried above."""
+    values = ranges.together(ranges.load(ROOT, key))
+    executed = execute(notebooks.path_of(ROOT, key), **values)
+    [injected] = notebooks.tagged(executed, "injected-parameters")
+    assert all(f"{name} = " in injected.source for name in values)
+    assert claims.from_notebook(executed)

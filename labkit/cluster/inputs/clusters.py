@@ -13,6 +13,9 @@ from labkit.cluster.inputs.traces import Trace
 from labkit.errors import BadValue
 from labkit.kit.describe import Count, NonNegative, Positive, checked, description
 
+MOST_GPUS = 10**7
+"""GPUs of a cluster; a record of each node would fill the memory of whoever asks for more."""
+
 
 @description
 class Pool:
@@ -35,6 +38,7 @@ class Pool:
     def num_gpus(self) -> int:
         return self.nodes * self.gpus_per_node
 
+    @checked
     def speed_of(self, kind: str) -> float:
         """How fast a job of this kind runs here; 0: not at all."""
         return self.speeds.get(kind, self.speed)
@@ -51,6 +55,11 @@ class Cluster:
     pools: Annotated[tuple[Pool, ...], MinLen(1)]
 
     def __post_init__(self) -> None:
+        if self.num_gpus > MOST_GPUS:
+            raise BadValue(
+                f"Cluster.pools must hold {MOST_GPUS:.0e} gpus at most (nodes × gpus_per_node); "
+                f"got {self.num_gpus}"
+            )
         names = self.gpu_types
         if twice := sorted({name for name in names if names.count(name) > 1}):
             raise BadValue(

@@ -8,15 +8,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
-from annotated_types import MinLen
+from annotated_types import Ge, Le, MinLen
 
 from labkit.cluster.inputs.rates import Rates
 from labkit.cluster.inputs.traces import Trace, from_csv
-from labkit.errors import BadFile, UsageError, not_among
+from labkit.errors import BadFile, BadValue, UsageError, not_among
 from labkit.files import shipped
 from labkit.kit import tables
-from labkit.kit.arrivals import from_table
-from labkit.kit.describe import Count, NonNegative, Positive, Whole, checked
+from labkit.kit.arrivals import MOST_S, from_table
+from labkit.kit.describe import Count, Positive, Whole, checked
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -63,6 +63,10 @@ SIZES = (1, 2, 4, 8, 16, 32, 64)
 GPUS = {1: 0.7, 2: 0.1, 4: 0.1, 8: 0.1}
 """GPUs of synthetic jobs and their shares."""
 SACCT = "sacct -a -P -o JobID,Submit,ElapsedRaw,AllocTRES,State,User"
+NumJobs = Annotated[int, Ge(1), Le(10**7)]
+"""Jobs that are drawn at most; more would fill the memory of whoever asks."""
+Sigma = Annotated[float, Ge(0), Le(5)]
+"""Spread of logarithms; at 5 the longest of a thousand jobs is 10⁶ times the median."""
 _UNFINISHED = ("PENDING", "RUNNING", "REQUEUED", "RESIZING", "SUSPENDED", "CONFIGURING")
 """States in which the time that a job has run so far is not how long it takes."""
 _SACCT_ELAPSED = r"^(?:(?P<days>\d+)-)?(?P<hours>\d+):(?P<minutes>\d+):(?P<seconds>\d+)$"
@@ -220,12 +224,12 @@ def in_seconds(path: Path) -> pd.DataFrame:
 
 @checked
 def generate(
-    num_jobs: Count,
+    num_jobs: NumJobs,
     *,
     num_gpus: Count = 64,
     load: Positive = 0.8,
     mean_duration_s: Positive = 3600.0,
-    sigma: NonNegative = 1.5,
+    sigma: Sigma = 1.5,
     gpus: Annotated[dict[Count, Positive], MinLen(1)] | None = None,
     slack: Positive | None = None,
     kinds: tuple[str, ...] = (),
@@ -254,6 +258,11 @@ def generate(
     shares = np.array(list(weights.values())) / sum(weights.values())
     gap_s = float(shares @ sizes) * mean_duration_s / (load * num_gpus)
     arrival_s = np.cumsum(draw.exponential(gap_s, num_jobs))
+    if not arrival_s[-1] + mean_duration_s <= MOST_S:
+        raise BadValue(
+            f"generate: mean_duration_s, load, num_gpus and num_jobs must make jobs that come "
+            f"within {MOST_S:.0e} s; the last would come at {arrival_s[-1]:.2g} s"
+        )
     unit = draw.lognormal(-(sigma**2) / 2, sigma, num_jobs)
     duration_s = np.maximum(mean_duration_s * unit, np.finfo(float).tiny)
     due = arrival_s + duration_s * (1 + 2 * (slack or 0) * draw.random(num_jobs))

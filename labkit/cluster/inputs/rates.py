@@ -5,13 +5,14 @@ from __future__ import annotations
 from typing import Annotated
 
 import numpy as np
-from annotated_types import MinLen
+from annotated_types import Ge, Le, MinLen
 from numpy.typing import NDArray
 
 from labkit.cluster.inputs.traces import Trace
 from labkit.errors import BadValue
-from labkit.kit.describe import Count, description
+from labkit.kit.describe import Count, checked, description
 
+MostGpus = Annotated[int, Ge(1), Le(10**6)]
 Floats = NDArray[np.float64]
 
 
@@ -42,7 +43,8 @@ class Rates:
             )
         object.__setattr__(self, "work_per_s", table)
 
-    def times(self, most: int) -> dict[str, Floats]:
+    @checked
+    def times(self, most: MostGpus) -> dict[str, Floats]:
         """Seconds of one unit of work on 1 to ``most`` GPUs, by kind.
 
         Between listed numbers the logarithms are interpolated; NaN beyond those that can run.
@@ -56,6 +58,7 @@ class Rates:
             times_s[kind] = np.exp(-line)
         return times_s
 
+    @checked
     def of(self, trace: Trace) -> Floats:
         """Work a second of each job, by number of GPUs."""
         kinds = trace.kind or (self.kinds[0],) * len(trace)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import random
 from collections.abc import Callable, Sequence
@@ -11,7 +10,7 @@ from pathlib import Path
 from typing import Annotated
 
 import numpy as np
-from annotated_types import MinLen
+from annotated_types import Ge, Le, MinLen
 from numpy.typing import NDArray
 
 from labkit import files
@@ -19,7 +18,9 @@ from labkit.cluster.inputs.clusters import Cluster, Pool
 from labkit.cluster.inputs.traces import Trace
 from labkit.errors import BadFile, BadValue, not_among
 from labkit.kit import tables
-from labkit.kit.describe import Count, NonNegative, Positive, Whole, checked, description
+from labkit.kit.arrivals import MOST_S
+from labkit.kit.describe import Count, Positive, Whole, checked, description
+from labkit.kit.rules import Distinct
 
 SOURCE = "gavel-osdi20"
 GPU_TYPES = ("v100", "p100", "k80")
@@ -33,6 +34,9 @@ KINDS = (
     "CycleGAN",
 )
 """Kinds of jobs in the order in which Gavel's generator draws them."""
+NumDrawn = Annotated[int, Ge(1), Le(10**6)]
+Spread = Annotated[float, Ge(0), Le(10)]
+"""Of logarithms; beyond, a speed would be wrong by powers of 10 beyond all that is known."""
 WIDE = KINDS[:19]
 """Kinds that also run on 2, 4 or 8 GPUs."""
 
@@ -48,8 +52,8 @@ class Throughputs:
             with the other; 0: the two do not fit.
     """
 
-    kinds: Annotated[tuple[str, ...], MinLen(1)]
-    gpu_types: Annotated[tuple[str, ...], MinLen(1)]
+    kinds: Annotated[tuple[str, ...], MinLen(1), Distinct()]
+    gpu_types: Annotated[tuple[str, ...], MinLen(1), Distinct()]
     alone: NDArray[np.float64]
     shared: NDArray[np.float64]
 
@@ -67,6 +71,7 @@ class Throughputs:
         if not (self.alone[:, 0] > 0).all():
             raise BadValue("Throughputs.alone must be above 0 on the first GPU type")
 
+    @checked
     def of(self, kinds: Sequence[str]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """Speeds of kinds alone and in pairs, over each kind's alone on the first GPU type.
 
@@ -89,7 +94,7 @@ class Throughputs:
         """Pools of so many GPUs of each type, with the speeds of all kinds."""
         if len(gpus) != len(self.gpu_types):
             raise BadValue(
-                f"cluster: give {len(self.gpu_types)} numbers of GPUs "
+                f"cluster: gpus must be {len(self.gpu_types)} numbers of GPUs "
                 f"({', '.join(self.gpu_types)}); got {len(gpus)}"
             )
         columns = self.of(self.kinds)[0].T.tolist()
@@ -101,7 +106,7 @@ class Throughputs:
         return Cluster(pools=tuple(pools))
 
     @checked
-    def misjudged(self, error: NonNegative, *, rng: np.random.Generator | Whole = 0) -> Throughputs:
+    def misjudged(self, error: Spread, *, rng: np.random.Generator | Whole = 0) -> Throughputs:
         """The same with every speed wrong by a lognormal factor of this spread."""
         draw = np.random.default_rng(rng)
         factor = np.exp(error * draw.standard_normal(self.alone.shape))
@@ -150,17 +155,15 @@ def load_throughputs(path: str | Path | None = None, *, wide: bool = False) -> T
         for (k, row), (other, name) in product(enumerate(rows), repeat=2):
             if row[1] == name[1]:
                 shared[k, other] = [read(gpu, row, name) for gpu in GPU_TYPES]
-    except (KeyError, TypeError) as error:
+    except (KeyError, TypeError, ValueError, IndexError) as error:
         raise BadFile(file, f"has no speed {error} of {', '.join(GPU_TYPES)}") from None
     kinds = tuple(_name(*row) for row in rows)
-    return Throughputs(kinds=kinds, gpu_types=GPU_TYPES, alone=alone, shared=shared)
+    with files.holding(file, "steps a second of every kind of job on every GPU type, above 0"):
+        return Throughputs(kinds=kinds, gpu_types=GPU_TYPES, alone=alone, shared=shared)
 
 
 def _read_json(file: Path) -> Callable[..., float]:
-    try:
-        table = json.loads(files.read_text(file))
-    except ValueError as error:
-        raise BadFile(file, f"must be JSON, as Gavel's authors publish it: {error}") from None
+    table = files.load_json(file)
 
     def read(gpu: str, row: tuple[str, int], other: tuple[str, int] | None) -> float:
         speeds = table[gpu][str(row)]
@@ -183,7 +186,7 @@ def _read_csv(file: Path) -> Callable[..., float]:
 
 @checked
 def generate_continuous(
-    num_jobs: Count, *, jobs_per_hour: Positive | None, rng: Whole = 0, wide: bool = False
+    num_jobs: NumDrawn, *, jobs_per_hour: Positive | None, rng: Whole = 0, wide: bool = False
 ) -> Trace:
     """A continuous trace as Gavel's simulator draws it, to the last digit.
 
@@ -218,6 +221,11 @@ def generate_continuous(
         if jobs_per_hour is not None:
             now_s += -math.log(1.0 - arrivals.random()) * 3600.0 / jobs_per_hour
     arrival_s, durations_s, sizes, kinds = zip(*rows, strict=True)
+    if arrival_s[-1] > MOST_S:
+        raise BadValue(
+            f"generate_continuous: jobs_per_hour must be high enough for {num_jobs} jobs to come "
+            f"within {MOST_S:.0e} s; got {jobs_per_hour:g}"
+        )
     rate = "at once" if jobs_per_hour is None else f"{jobs_per_hour:g} jobs/h"
     return Trace(
         arrival_s=arrival_s,

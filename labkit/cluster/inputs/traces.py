@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from labkit.errors import BadValue
+from labkit.errors import BadValue, shown
 from labkit.kit.arrivals import Arrivals, Column, counts, read_csv, seconds
-from labkit.kit.describe import Count, Positive, checked, description
+from labkit.kit.describe import Count, Positive, Whole, checked, description
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -80,9 +80,18 @@ class Trace(Arrivals):
         ids = texts["ids"] or tuple(map(str, range(len(order))))
         super()._reordered({**texts, "ids": ids}, order)
 
-    def id_of(self, job: int) -> str:
-        """The name of the job at a place of the trace."""
-        return self.ids[job] if self.ids else str(job)
+    @checked
+    def id_of(self, job: Whole) -> str:
+        """The name of the job at a place of the trace.
+
+        Raises:
+            BadValue: there is no such job.
+        """
+        return self._names[self.index_of(job)]
+
+    @cached_property
+    def _names(self) -> tuple[str, ...]:
+        return self.ids or tuple(map(str, range(len(self))))
 
     @checked
     def index_of(self, job: str | int) -> int:
@@ -97,14 +106,14 @@ class Trace(Arrivals):
             raise BadValue(f"{self.name} has no job at place {job}; valid: 0 to {len(self) - 1}")
         if job not in self._places:
             raise BadValue(
-                f"{self.name} has no job {job!r}; valid: an id such as {self.id_of(0)!r}, or a "
-                f"place from 0 to {len(self) - 1}"
+                f"{self.name} has no job {shown(job)}; valid: an id such as {self._names[0]!r}, "
+                f"or a place from 0 to {len(self) - 1}"
             )
         return self._places[job]
 
     @cached_property
     def _places(self) -> dict[str, int]:
-        return {self.id_of(job): job for job in range(len(self))}
+        return {name: job for job, name in enumerate(self._names)}
 
     @property
     def work_gpu_s(self) -> NDArray[np.float64]:
@@ -142,7 +151,7 @@ class Trace(Arrivals):
     def frame(self) -> pd.DataFrame:
         """One row a job, in order of arrival."""
         table = super().frame().drop(columns="ids", errors="ignore")
-        table.insert(0, "job_id", [self.id_of(job) for job in range(len(self))])
+        table.insert(0, "job_id", list(self._names))
         return table
 
 

@@ -15,21 +15,26 @@ GPUs by job and node. To write one takes one method::
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from heapq import heapify, heapreplace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
+from annotated_types import Ge, Le
 from numpy.typing import NDArray
 
 from labkit.cluster.inputs.clusters import Cluster
 from labkit.cluster.inputs.traces import Trace
+from labkit.errors import BadValue, shown
 from labkit.kit.compiled import njit
-from labkit.kit.describe import Count, NonNegative, Positive, description
+from labkit.kit.describe import Count, NonNegative, Positive, checked, description
 
 if TYPE_CHECKING:
     from labkit.cluster.results import Run
 
+_LARGEST = 10**8
+"""Numbers in a table that is held in memory at most."""
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
 
@@ -77,7 +82,7 @@ class Allocator:
     name: str
     round_s: Positive = 60.0
     restart_s: NonNegative = 0.0
-    rates: Any = None
+    rates: Callable[..., Any] | None = None
 
     def decide(self, state: State) -> Ints:
         """GPUs from now on: one row for each of ``state.jobs``, one column a node."""
@@ -134,8 +139,11 @@ def on_freest(held: Ints, wanted: Ints, capacity: Ints, order: Ints) -> Ints:
     return np.asarray(given)
 
 
-@njit(cache=True)
-def divide(values: Floats, room: int, sizes: Ints) -> Ints:
+Room = Annotated[int, Ge(0), Le(10**6)]
+
+
+@checked
+def divide(values: Floats, room: Room, sizes: Ints) -> Ints:
     """How many GPUs each job gets so that the summed value is least, exactly.
 
     Dynamic programming over jobs: least[r] is the least sum with r GPUs handed out at most.
@@ -146,9 +154,34 @@ def divide(values: Floats, room: int, sizes: Ints) -> Ints:
         room: GPUs there are.
         sizes: numbers of GPUs that a job may have, rising from 0.
 
+    Raises:
+        BadValue: a value is NaN, there are not as many values a job as sizes, or sizes do not rise
+            from 0.
+
     >>> divide(np.array([[9.0, 4.0, 3.0], [9.0, 5.0, 1.0]]), 3, np.arange(3)).tolist()
     [1, 2]
     """
+    table = np.asarray(values, dtype=float)
+    numbers = np.asarray(sizes)
+    right = numbers.ndim == 1 and numbers.size and numbers.dtype.kind in "iu" and numbers[0] == 0
+    if not right or not (np.diff(numbers) > 0).all():
+        raise BadValue(f"divide: sizes must be whole numbers that rise from 0; got {shown(sizes)}")
+    if table.ndim != 2 or table.shape[1] != numbers.size or np.isnan(table).any():
+        raise BadValue(
+            f"divide: values must be a row a job, of {numbers.size} numbers, one a size; got an "
+            f"array of shape {table.shape}"
+        )
+    if len(table) * (room + 1) > _LARGEST:
+        raise BadValue(
+            f"divide: room {room} and {len(table)} jobs need a table of more than {_LARGEST:.0e}; "
+            "valid: fewer GPUs, or fewer jobs"
+        )
+    return np.asarray(_divide(table, room, numbers.astype(np.int64)))
+
+
+@njit(cache=True)
+def _divide(values: Floats, room: int, sizes: Ints) -> Ints:
+    """As :func:`divide`, compiled."""
     # 1. The jobs so far with so many GPUs: the least sum, and the size of the last of them.
     least = np.zeros(room + 1)
     choice = np.zeros((len(values), room + 1), np.int64)
@@ -184,8 +217,8 @@ class MarginalGains(Allocator):
     """
 
     name: str = "optimus"
-    step_s: Any
-    steps_left: Any
+    step_s: Floats
+    steps_left: Callable[..., Any]
     jumps: bool = False
     first: Count = 1
 
@@ -233,7 +266,7 @@ class FairShares(Allocator):
     """
 
     name: str = "fair"
-    most: Any
+    most: Floats
     bundle: Count = 1
 
     def decide(self, state: State) -> Ints:

@@ -29,11 +29,18 @@ const Plots = {
       frames: frames || [],
       config: { ...Plots.config, displayModeBar: modebar },
     });
+    if (modebar && canvas.getAttribute("role") === "img") Plots.regroup(canvas, drawn);
     const first = { pad: layout.title?.pad?.b || 0, top: layout.margin?.t, height: fit && size.height, attempts: 0 };
     return drawn.then(() => {
       canvas.on("plotly_afterplot", () => Plots.lift(canvas, first));
       return Plots.lift(canvas, first);
     });
+  },
+
+  /* A picture may hold no buttons: what is drawn becomes one part of a group, its tool bar another. */
+  regroup(canvas, drawn) {
+    canvas.setAttribute("role", "group");
+    drawn.then(() => { for (const svg of canvas.querySelectorAll(".main-svg")) svg.setAttribute("aria-hidden", "true"); });
   },
 
   /* Move the title off a legend that takes more rows than were reckoned with, or down to one above the
@@ -77,7 +84,7 @@ const Plots = {
   },
 
   /* The layout for a narrow canvas: smaller type, the title in short lines over the plot, and the
-     legend below it; `size.height` grows by what they need. */
+     legend below it; `size.height` grows by what they need. Names at the ends of lines keep their room. */
   narrowed({ data, layout }, size) {
     const lines = Plots.lines(layout.title?.text || "", size.width);
     const named = data.filter((t) => t.name && t.visible !== false && t.showlegend !== false);
@@ -91,7 +98,7 @@ const Plots = {
       font: { ...layout.font, size: 12 },
       title: { ...layout.title, text: lines.join("<br>"), font: { ...layout.title?.font, size: 15 }, x: 0.02, xref: "container", y: 1 - 14 / size.height, yref: "container", yanchor: "top", automargin: false },
       legend: { ...layout.legend, orientation: "h", x: 0, xref: "container", xanchor: "left", y: 0, yref: "container", yanchor: "bottom", font: { size: 12 } },
-      margin: { ...layout.margin, l: 30, r: 12, t: 20 * lines.length + 22 + 22 * subtitles },
+      margin: { ...layout.margin, l: 30, r: Math.max(12, Math.min(layout.margin?.r ?? 12, 0.26 * size.width)), t: 20 * lines.length + 22 + 22 * subtitles },
     };
   },
 

@@ -90,7 +90,8 @@ def merge_tenants(parts: Sequence[tuple[str, Trace, float]], days: float) -> Tra
         parts: a tenant, jobs of its own, and their first day on the clock of their trace.
 
     Raises:
-        BadValue: there is no job in the days of a tenant.
+        BadValue: there is no job in the days of a tenant; the message says on which days its jobs
+            arrive.
     """
     columns: dict[str, Any] = {name: [] for name in (*NEEDED, "tenant")}
     for tenant, trace, first_day in parts:
@@ -98,8 +99,11 @@ def merge_tenants(parts: Sequence[tuple[str, Trace, float]], days: float) -> Tra
         arrival = trace.column("arrival_s")
         inside = (arrival >= start_s) & (arrival < start_s + DAY_S * days)
         if not inside.any():
+            first, last = arrival.min() / DAY_S, arrival.max() / DAY_S
             raise BadValue(
-                f"merge_tenants: no job of {tenant!r} in {days:g} days from day {first_day:g}"
+                f"merge_tenants: no job of {tenant!r} arrives on days {first_day:g} to "
+                f"{first_day + days:g}, only on some of the days {first:.0f} to {last:.0f}; "
+                "valid: days on which every tenant has a job"
             )
         for name in NEEDED:
             columns[name] += (trace.column(name)[inside] - start_s * (name == "arrival_s")).tolist()

@@ -316,7 +316,8 @@ def fullest_packing(
     packing = at_load(highest_load(fits, most / 1000, most, target=1.0, steps=14))
     if packing.num_gpus > num_gpus:
         raise BadValue(
-            f"fullest_packing: num_gpus must hold every session at a low rate; got {num_gpus}"
+            f"fullest_packing: num_gpus is {num_gpus}, and the sessions need {packing.num_gpus} "
+            "even at a thousandth of the rate; valid: as many, or fewer sessions"
         )
     return packing
 

@@ -48,9 +48,19 @@ def _group_of(model: Model) -> int:
     return GPUS_PER_SERVER if model.num_params < 32e9 else 6 * GPUS_PER_SERVER
 
 
+def _fewest_samples(tokens: int, model: Model) -> int:
+    """Samples of equal length, none longer than the positions that the model has learnt."""
+    longest = model.positions or tokens
+    fewest = -(-tokens // longest)
+    return next(samples for samples in range(fewest, tokens + 1) if tokens % samples == 0)
+
+
 @dataclass(frozen=True, kw_only=True)
 class StepModel:
-    """How fast 384 V100s train a GPT, one sample a GPU and step, layers recomputed.
+    """How fast 384 V100s train a GPT, layers recomputed.
+
+    The tokens of a GPU in a step are one sample, or as few as hold them: a GPT has learnt so many
+    positions and no more.
 
     Attributes:
         gpu_flops_per_s: operations a second that a GPU sustains while it computes.
@@ -91,11 +101,12 @@ class StepModel:
         recipe = Recipe.mixed_adam()
         if method in _QUANTISED:
             recipe = Recipe.mixed_adam(gather="int8", reduce="int4")
+        samples = _fewest_samples(self.tokens, model)
         return Plan(
             model=model,
             parallel=parallel,
             recipe=recipe,
-            batch=Batch(seq=self.tokens, micro_batch=1, recompute="full"),
+            batch=Batch(seq=self.tokens // samples, micro_batch=samples, recompute="full"),
         )
 
     def gain(self, method: Method, gbit_per_s: float, model: Model = GPT_18B) -> float:

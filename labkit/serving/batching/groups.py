@@ -64,6 +64,7 @@ class Group:
         """GPUs of all stages."""
         return self.stages * self.tensor
 
+    @checked
     def stage_s(self, model: ServedModel) -> float:
         """Seconds of one stage of a model on this group.
 

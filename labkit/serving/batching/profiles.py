@@ -36,8 +36,8 @@ class BatchProfile:
     def __post_init__(self) -> None:
         if not self.latency_s or len(self.std_s) not in (0, len(self.latency_s)):
             raise BadValue(
-                f"BatchProfile {self.name!r} must have a latency for batch 1 or more, and as many "
-                f"std_s or none; got {len(self.latency_s)} and {len(self.std_s)}"
+                f"BatchProfile.latency_s of {self.name!r} must have one for batch 1 or more, and "
+                f"std_s as many or none; got {len(self.latency_s)} and {len(self.std_s)}"
             )
 
     @classmethod
@@ -61,11 +61,12 @@ class BatchProfile:
         table = np.array(
             [_row(path, start + batch, line, batch) for batch, line in enumerate(rows, start=1)]
         )
-        return cls(
-            name=path.name.split(":")[1] if path.name.count(":") > 1 else path.stem,
-            latency_s=tuple((table[:, 0] / 1e6).tolist()),
-            std_s=tuple((table[:, 1] / 1e6).tolist()),
-        )
+        with files.holding(path, HEADING):
+            return cls(
+                name=path.name.split(":")[1] if path.name.count(":") > 1 else path.stem,
+                latency_s=tuple((table[:, 0] / 1e6).tolist()),
+                std_s=tuple((table[:, 1] / 1e6).tolist()),
+            )
 
     @property
     def max_batch(self) -> int:

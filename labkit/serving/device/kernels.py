@@ -6,7 +6,6 @@ unit holds n of its blocks, for as many as fit; ``total_s[k]`` is the kernel alo
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -15,9 +14,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from labkit import files
-from labkit.errors import BadFile, BadValue
+from labkit.errors import BadFile, BadValue, not_among
 from labkit.kit import tables
-from labkit.kit.describe import Count, Positive, checked, description
+from labkit.kit.describe import Count, NonNegative, Positive, Whole, checked, description
 
 if TYPE_CHECKING:
     from labkit.datasets import Source
@@ -48,8 +47,10 @@ class Program:
     def __post_init__(self) -> None:
         counts = {len(self.blocks), len(self.total_s), len(self.wave_s)}
         if counts == {0} or len(counts) > 1 or not all(self.wave_s):
-            what = "blocks, total_s and waves of each kernel, one or more"
-            raise BadValue(f"Program {self.name} needs {what}; got {sorted(counts)}")
+            raise BadValue(
+                f"Program {self.name!r} needs blocks, total_s and wave_s of each kernel, one "
+                f"kernel or more; got {sorted(counts)}"
+            )
         rising = tuple(tuple(np.maximum.accumulate(waves).tolist()) for waves in self.wave_s)
         object.__setattr__(self, "wave_s", rising)
 
@@ -61,16 +62,31 @@ class Program:
         """Blocks and seconds alone of each kernel."""
         return list(zip(self.blocks, self.total_s, strict=True))
 
+    @checked
     def longer(self, times: Positive) -> Program:
         """The same kernels, each taking so many times as long."""
         waves = tuple(tuple(s * times for s in row) for row in self.wave_s)
         return replace(self, total_s=tuple(s * times for s in self.total_s), wave_s=waves)
 
-    def resident(self, kernel: int, units: int = 60) -> float:
-        """Blocks of a kernel that a unit holds, at most."""
+    @checked
+    def resident(self, kernel: Whole, units: Count = 60) -> float:
+        """Blocks of a kernel that a unit holds, at most.
+
+        Raises:
+            BadValue: there is no such kernel.
+        """
+        self._check(kernel)
         return min(self.blocks[kernel] / units, float(len(self.wave_s[kernel])))
 
-    def slowed(self, kernel: int, others: float, units: int = 60) -> float:
+    def _check(self, kernel: int) -> None:
+        """Refuse a place at which there is no kernel."""
+        if kernel >= len(self):
+            raise BadValue(
+                f"Program {self.name}: kernel must be from 0 to {len(self) - 1}; got {kernel}"
+            )
+
+    @checked
+    def slowed(self, kernel: Whole, others: NonNegative, units: Count = 60) -> float:
         """How much longer a kernel takes beside blocks of other programs.
 
         Args:
@@ -83,6 +99,7 @@ class Program:
         >>> full.slowed(0, others=1.0)
         2.0
         """
+        self._check(kernel)
         waves = self.wave_s[kernel]
         own = self.resident(kernel, units)
         curve = np.interp([max(own, 1.0), max(own + others, 1.0)], range(1, len(waves) + 1), waves)
@@ -111,40 +128,52 @@ class Program:
             return _from_table(path)
         if graph is None:
             raise BadFile(path, "a profile of kernels needs the graph that launches them")
-        timed = _json(path, "kernel_latency")
-        launched = _json(Path(graph), "kernels")
+        timed = _of_each(path, "kernel_latency", dict)
+        launched = _of_each(Path(graph), "kernels", list)
+        if not all(isinstance(kernel.get("name"), str) for kernel in launched):
+            raise BadFile(Path(graph), "has a kernel without a name")
         missing = [k["name"] for k in launched if k["name"] not in timed]
         if missing:
-            raise BadFile(path, f"lacks the kernel {missing[0]} that {Path(graph).name} launches")
+            raise BadFile(path, f"lacks the kernel {missing[0]} that {graph} launches")
         rows = [timed[kernel["name"]] for kernel in launched]
-        return cls(
-            name=path.name.split(".")[0],
-            blocks=tuple(int(np.prod(kernel["launch_params"][:3])) for kernel in launched),
-            total_s=tuple(row["total_latency"] / 1e6 for row in rows),
-            wave_s=tuple(tuple(us / 1e6 for us in row["latency"]) for row in rows),
-        )
+        with files.holding(Path(graph), "kernels with launch_params, three counts of blocks first"):
+            blocks = tuple(int(np.prod(kernel["launch_params"][:3])) for kernel in launched)
+        with files.holding(path, "kernels with total_latency and latency, in microseconds"):
+            return cls(
+                name=path.name.split(".")[0],
+                blocks=blocks,
+                total_s=tuple(row["total_latency"] / 1e6 for row in rows),
+                wave_s=tuple(tuple(us / 1e6 for us in row["latency"]) for row in rows),
+            )
 
 
-def _json(path: Path, key: str) -> Any:
-    try:
-        return json.loads(files.read_text(path))[key]
-    except (ValueError, KeyError) as error:
-        raise BadFile(path, f"must be JSON with the key {key}: {error}") from None
+def _of_each(path: Path, key: str, kind: type) -> Any:
+    """What a file says of each kernel: mappings, in a list or by the kernel's name."""
+    table = files.load_json(path)
+    found = table.get(key) if isinstance(table, dict) else None
+    rows = found.values() if isinstance(found, dict) else found
+    if not isinstance(found, kind) or not all(isinstance(row, dict) for row in rows or ()):
+        raise BadFile(path, f"must hold the key {key}, of mappings, one a kernel", field=key)
+    if found == []:
+        raise BadFile(path, "holds no kernel", field=key)
+    return found
 
 
 def _from_table(path: Path) -> Program:
     table = tables.typed(path, valid=",".join(COLUMNS))
     if not set(COLUMNS) <= set(table.columns):
         raise BadFile(path, f"needs the columns {', '.join(COLUMNS)}")
-    waves = [[float(us) / 1e6 for us in str(text).split()] for text in table["waves_us"]]
-    return Program(
-        name=path.stem.removeprefix("standin_kernels_"),
-        blocks=tuple(table["blocks"].astype(int)),
-        total_s=tuple(table["total_us"] / 1e6),
-        wave_s=tuple(tuple(row) for row in waves),
-    )
+    with files.holding(path, ",".join(COLUMNS)):
+        waves = [[float(us) / 1e6 for us in str(text).split()] for text in table["waves_us"]]
+        return Program(
+            name=path.stem.removeprefix("standin_kernels_"),
+            blocks=tuple(table["blocks"].tolist()),
+            total_s=tuple(table["total_us"] / 1e6),
+            wave_s=tuple(tuple(row) for row in waves),
+        )
 
 
+@checked
 def program_paths(models: Sequence[str] = MODELS) -> list[str]:
     """The two published files of each model, as ``Source`` and ``paper.data`` take them.
 
@@ -163,6 +192,8 @@ def load_programs(source: Source, models: Sequence[str] = MODELS) -> dict[str, P
         source: the dataset, as ``labkit.datasets.source`` opens it.
         models: which of them.
     """
+    if unknown := [model for model in models if model not in MODELS]:
+        raise not_among("program", unknown[0], MODELS)
     programs = {}
     for model in models:
         profile, graph = program_paths([model])

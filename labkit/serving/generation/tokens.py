@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Annotated, Self
 
 import numpy as np
+from annotated_types import Gt, Le
 from numpy.typing import NDArray
 
 from labkit.errors import BadValue
@@ -14,6 +15,10 @@ from labkit.kit.describe import Count, NonNegative, Positive, checked, descripti
 if TYPE_CHECKING:
     from labkit.models import Model
     from labkit.serving.requests import Requests
+
+
+Part = Annotated[float, Gt(0), Le(1)]
+"""A share that is not nothing."""
 
 
 def _check_cut(shape: Model, tensor: int, stages: int) -> None:
@@ -68,9 +73,9 @@ class TokenProfile:
         *,
         tensor: Count = 1,
         stages: Count = 1,
-        compute_share: Positive = 0.5,
-        bandwidth_share: Positive = 0.8,
-        memory_share: Positive = 0.9,
+        compute_share: Part = 0.5,
+        bandwidth_share: Part = 0.8,
+        memory_share: Part = 0.9,
         all_reduce_s: NonNegative = 15e-6,
         sequence_s: NonNegative = 0.0,
     ) -> Self:
@@ -114,7 +119,9 @@ class TokenProfile:
         room = memory_share * chip.memory_bytes - weight_bytes
         if room < cache_bytes:
             raise BadValue(
-                f"roofline: {model} on {ways} {accelerator} leaves no memory for a token"
+                f"roofline: {model} on {ways} {accelerator} leaves no memory for a token; valid: "
+                f"more GPUs than tensor {tensor} × stages {stages}, a smaller model, an "
+                f"accelerator with more memory, or a memory_share above {memory_share:g}"
             )
         rate = bandwidth_share * chip.hbm_bytes_per_s
         flops = compute_share * chip.peak_flops

@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import pandas as pd
 from annotated_types import MinLen
 
-from labkit import extras
+from labkit import __version__, extras
 from labkit.errors import BadFile, BadValue, LabkitError, UsageError, not_among
 from labkit.files import read_text, write_atomically
 from labkit.kit.describe import Count, Distinct, Positive, Seeds, description
@@ -164,8 +164,8 @@ def record(
         "grid": json.loads(json.dumps(asdict(grid))),
         "device": device,
         "machine": machine(),
-        "versions": {"python": platform.python_version()}
-        | {name: metadata.version(name) for name in ("torch", "scikit-learn", "numpy", "labkit")},
+        "versions": {"python": platform.python_version(), "labkit": __version__}
+        | {name: metadata.version(name) for name in ("torch", "scikit-learn", "numpy")},
     }
     cells = _cells_so_far(folder, identity, resume=resume, overwrite=overwrite)
     bench = Bench(data=load_digits(device), device=device, meter=meter, tell=tell)

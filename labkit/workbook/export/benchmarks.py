@@ -29,14 +29,12 @@ def report(root: Path) -> Report:
     """Every benchmark that has a peer, and how many times as fast the engine is.
 
     Raises:
-        BadFile: the timings are no JSON of pytest-benchmark.
+        BadFile: there are no timings, or they are no JSON of pytest-benchmark.
     """
     import pandas as pd
 
     title = "Engines beside their peers"
     path = root / FILE
-    if not path.is_file():
-        return Report(title=title, lead="No timings are here yet: make bench takes them.")
     try:
         stored = json.loads(path.read_text(encoding="utf-8"))
         rows = [row for benchmark in stored["benchmarks"] for row in _rows(benchmark)]
@@ -44,7 +42,7 @@ def report(root: Path) -> Report:
         commit = stored["commit_info"]["id"]
         place = f"{machine['cpu'].get('brand_raw', machine['machine'])}"
         lead = f"Taken {stored['datetime'][:10]} on {place}, commit {commit[:12]}."
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise BadFile(path, f"not what make bench writes: {error!r}") from None
     table = pd.DataFrame(rows, columns=list(_COLUMNS))
     note = "Where the last column is below 1, the peer is faster. CPU seconds or rates, run once."

@@ -4,7 +4,7 @@ and the claims."""
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
@@ -114,8 +114,8 @@ class Catalogue:
         return tally(claim for item in self.items for claim in item.claims)
 
 
-def load(root: Path) -> Catalogue:
-    """The whole catalogue.
+def load(root: Path, sources: Mapping[str, origin.Origin] | None = None) -> Catalogue:
+    """The whole catalogue; ``sources`` are the notebooks to show, by key, where they are known.
 
     Raises:
         BadFile: the queue or the bibliography is malformed. What is wrong with one paper only is
@@ -123,13 +123,20 @@ def load(root: Path) -> Catalogue:
     """
     papers = reading_queue.load(root)
     known = notebooks.paths(root)
+    shown = origin.Found(root) if sources is None else sources
     problems = [
         f"{path.relative_to(root)}: {key} is not in {reading_queue.FILE}"
         for key, path in known.items()
         if key not in papers
     ]
     items = [
-        _item(root, paper, papers.entry(paper.key), paper.key in known, problems)
+        _item(
+            root,
+            paper,
+            papers.entry(paper.key),
+            shown[paper.key] if paper.key in known else None,
+            problems,
+        )
         for paper in papers.reading_order()
     ]
     return Catalogue(items, problems)
@@ -139,16 +146,15 @@ def _item(
     root: Path,
     paper: reading_queue.Paper,
     entry: bibliography.Entry,
-    has_notebook: bool,
+    source: origin.Origin | None,
     problems: list[str],
 ) -> Item:
     key = paper.key
-    source = origin.find(root, key) if has_notebook else None
     has_claims = claims_file.path_of(root, key).is_file()
     content = _tried(problems, claims_file.load_file, root, key) if has_claims else None
     notebook = _tried(problems, notebooks.glimpse, source.path) if source else None
     claims = _tried(problems, _claims, key, content, notebook) or _claims(key, content, None)
-    has_lines = has_notebook or glance.path_of(root, key).is_file()
+    has_lines = source is not None or glance.path_of(root, key).is_file()
     lines = _tried(problems, glance.of, root, key) if has_lines else None
     markup = Markup(root, lambda _: None)
     item = Item(

@@ -6,12 +6,13 @@ none yet gives its five lines alone, and says so.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from labkit.errors import UsageError
-from labkit.kit.report import Report, Sheet
+from labkit.kit.report import Figure, Report, Sheet
+from labkit.quantities import formatted, heading
 from labkit.workbook import notebooks
 from labkit.workbook.export import origin
 from labkit.workbook.queue import bibliography
@@ -22,6 +23,16 @@ from labkit.workbook.review.verdicts import REPRODUCTIONS
 if TYPE_CHECKING:
     import pandas as pd
 
+QUANTITIES = {
+    "cluster": "mean_jct_h",
+    "collectives": "traffic_s",
+    "energy": "energy_j",
+    "memory": "states_bytes",
+    "parallelism": "gpu_flops_per_s",
+}
+"""What a family's papers are about, as a shared measure; its figure shows it first."""
+MOST_MEASURES = 2
+"""Measures of an input that are drawn."""
 SIDE_BY_SIDE = 4
 """Up to so many papers are columns of the table of their five lines, more are its rows."""
 _CLAIMS = {
@@ -42,8 +53,20 @@ def families(root: Path) -> dict[str, list[str]]:
     return grouped
 
 
-def compare(root: Path, keys: Sequence[str], title: str = "") -> Report:
+def compare(
+    root: Path,
+    keys: Sequence[str],
+    title: str = "",
+    family: str = "",
+    sources: Mapping[str, origin.Origin] | None = None,
+) -> Report:
     """The papers ``keys`` in one report.
+
+    Args:
+        title: its heading; default the keys.
+        family: whose quantity the figures show first (:data:`QUANTITIES`); default what differs
+            most among the methods.
+        sources: the notebooks to show, where they are known.
 
     Raises:
         UsageError: fewer than two papers, one named twice, or one that the bibliography lacks.
@@ -60,7 +83,8 @@ def compare(root: Path, keys: Sequence[str], title: str = "") -> Report:
         )
     entries = {key: known_entry(library, key, root) for key in keys}
     lines = {key: glance.of(root, key) for key in keys}
-    origins = [origin.find(root, key) for key in keys if key in known]
+    shown = origin.Found(root) if sources is None else sources
+    origins = [shown[key] for key in keys if key in known]
     executed = [notebooks.glimpse(source.path) for source in origins]
     judged = [record for book in executed for record in claims.from_notebook(book)]
     results = [record for book in executed for record in tables.shared_in(book)]
@@ -79,7 +103,7 @@ def compare(root: Path, keys: Sequence[str], title: str = "") -> Report:
             "shared": results,
         },
         notes=[f"{key}: {line.marks}" for key, line in lines.items() if line.marks],
-        figures=lambda: [_bars(sheet) for sheet in inputs],
+        figures=lambda: [figure for sheet in inputs for figure in _figures(sheet, family)],
     )
 
 
@@ -92,9 +116,11 @@ def _glances(lines: Mapping[str, glance.Glance], entries: Mapping[str, Any]) -> 
         for aspect in glance.ASPECTS
     ]
     sides = pd.DataFrame(rows).set_index("aspect")
-    table = sides if len(lines) <= SIDE_BY_SIDE else sides.T
+    is_wide = len(lines) <= SIDE_BY_SIDE
+    table = sides if is_wide else sides.T
     columns = {str(name): str(name) for name in table}
     look: Any = {"columns": {"": ""} | columns, "ratio": dict.fromkeys(columns, 1)}
+    look["titles"] = [] if is_wide else ["paper", ""]
     return Sheet(table=table.rename_axis("").reset_index(), heading="At a glance", **look)
 
 
@@ -144,23 +170,68 @@ def disagreements(rows: pd.DataFrame) -> list[str]:
     return [*dict.fromkeys(apart[apart].index.get_level_values("method"))]
 
 
-def _bars(sheet: Sheet) -> tuple[str, str, Any]:
-    """What most notebooks measured on an input: a bar a method, a line for what none can beat."""
+def _figures(sheet: Sheet, family: str) -> Iterator[Figure]:
+    """The family's quantity on an input, and below it the measure that differs most besides:
+    what the one costs in the other."""
+    measures = _ranked(sheet.table, family)[:MOST_MEASURES]
+    if not measures:
+        return
+    methods = sheet.table.dropna(subset=measures[:1])
+    methods = methods.sort_values(measures[0], ascending=False, kind="stable")
+    for place, measure in enumerate(measures):
+        note = sheet.note if place == 0 else "The same methods in the same order."
+        parts = [note, _range_in_words(methods, measure)]
+        title = sheet.heading if place == 0 else ""
+        yield title, " ".join(filter(None, parts)), _bars(methods, measure)
+
+
+def _ranked(table: pd.DataFrame, family: str) -> list[str]:
+    """What may be drawn of an input: the family's quantity first, then what differs most.
+
+    Left out is what fewer than half as many methods have as another measure, and what is the same
+    for all.
+    """
+    values = table[table["method"] != "bound"].iloc[:, 2:].astype(float)
+    known = {str(name): int(count) for name, count in values.count().items()}
+    half = max(known.values(), default=0) / 2
+    lowest = values.abs().min()
+    ratio = (values.abs().max() / lowest.where(lowest > 0)).fillna(0)
+    spread = {str(name): float(times) for name, times in ratio.items()}
+    kept = [name for name, count in known.items() if count > 1 and count >= half]
+    differing = [name for name in kept if values[name].nunique() > 1]
+    return sorted(
+        differing or kept,
+        key=lambda name: (name != QUANTITIES.get(family), -spread[name]),
+    )
+
+
+def _range_in_words(methods: pd.DataFrame, measure: str) -> str:
+    """Which method has least and which most; bounds are no methods."""
+    rows = methods[methods["method"] != "bound"].dropna(subset=[measure])
+    values = dict(zip(rows["method"], rows[measure].astype(float), strict=True))
+    if len(values) < 2:
+        return ""
+    ends = (min(values, key=values.__getitem__), max(values, key=values.__getitem__))
+    least, most = (f"{method} ({formatted(measure, values[method])})" for method in ends)
+    return f"Least: {least}; most: {most}."
+
+
+def _bars(methods: pd.DataFrame, measure: str) -> Any:
+    """A bar a method, in their order, and a line for what none can beat."""
     import plotly.graph_objects as go
 
     from labkit.kit.draw import PALETTE, finish
-    from labkit.quantities import heading
 
-    table = sheet.table
-    measure = str(sheet.table.iloc[:, 2:].count().idxmax())
-    limit = table["method"].eq("bound")
-    bars = table[~limit].dropna(subset=[measure]).sort_values(measure, ascending=False)
-    look = {"orientation": "h", "marker_color": PALETTE["ours"]}
-    figure = go.Figure(go.Bar(x=bars[measure], y=bars["method"], **look))
-    for least in table.loc[limit, measure]:
+    limit = methods["method"].eq("bound")
+    bars = methods[~limit].dropna(subset=[measure])
+    texts = [formatted(measure, value) for value in bars[measure]]
+    look = {"orientation": "h", "marker_color": PALETTE["ours"], "textposition": "auto"}
+    figure = go.Figure(go.Bar(x=bars[measure], y=bars["method"], text=texts, **look))
+    bounds = methods.loc[limit, measure].dropna()
+    for least in bounds:
         figure.add_vline(least, line_dash="dash")
-    what = f"{heading(measure)}{'; dashed: what none can beat' if limit.any() else ''}"
-    return sheet.heading, sheet.note, finish(figure, x=what, height=160 + 34 * len(bars))
+    what = f"{heading(measure)}{'; dashed: what none can beat' if len(bounds) else ''}"
+    return finish(figure, x=what, height=130 + 34 * len(bars))
 
 
 def _merged(table: pd.DataFrame) -> pd.DataFrame:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import itertools
 import math
+import re
 from collections.abc import Mapping, Sequence
-from html import escape
+from html import escape, unescape
 from typing import Any
 
 from labkit.quantities import is_finite_number
@@ -17,6 +18,9 @@ _HEIGHT = 100
 _EDGE = 6
 _COLOURS = ("#0072B2", "#E69F00", "#009E73", "#D55E00", "#CC79A7", "#56B4E9", "#882255", "#7A7A7A")
 _MOST_POINTS = 120
+_DRAWING = 1180  # the width of the drawing of companions
+_LETTER = 7.9  # of its names, at 13 units
+_LINE = 16
 
 
 def headline(item: Item) -> str:
@@ -129,19 +133,77 @@ def companions(items: Sequence[Item]) -> str:
         f'<text x="{34 + 150 * k}" y="20">{escape(name)}</text></g>'
         for k, (name, colour) in enumerate(colours.items())
     ]
+    circles = {key: (*at[key], 5 + graph.degree[key] // 3) for key in known}
+    labels = label_boxes(circles)
     for key, item in known.items():
         where = f"papers/{key}.html" if item.has_page else f"index.html#text={key}"
-        (x, y) = at[key]
-        radius = 5 + graph.degree[key] // 3
+        x, y, radius = circles[key]
+        left, _, _, bottom = labels[key]
         dots.append(
-            f'<a href="{where}"><title>{escape(item.entry.title)}</title>'
+            f'<a href="{where}"><title>{escape(_in_short(item))}</title>'
             f'<circle cx="{x}" cy="{y}" r="{radius}" fill="{colours.get(item.family, "none")}"/>'
-            f'<text x="{x + radius + 4}" y="{y + 4}">{key}</text></a>'
+            f'<text x="{left:g}" y="{bottom - 4:g}">{key}</text></a>'
         )
     return (
-        f'<svg viewBox="0 0 1180 900" role="group" aria-label="{len(known)} papers, '
+        f'<svg viewBox="0 0 {_DRAWING} 900" role="group" aria-label="{len(known)} papers, '
         f'{graph.number_of_edges()} pairs of companions"><path d="{lines}"/>{"".join(dots)}</svg>'
     )
+
+
+def _in_short(item: Item) -> str:
+    """What a reader learns of a paper who points at it: title, authors, insight, what we found."""
+    insight = unescape(re.sub(r"<[^>]+>", "", item.insight)) or item.why
+    lines = (item.entry.title, item.entry.cite(), insight, item.tally.words)
+    return "\n".join(filter(None, lines))
+
+
+Box = tuple[float, float, float, float]
+"""Left, top, right, bottom."""
+
+
+def label_boxes(circles: Mapping[str, tuple[float, float, float]]) -> dict[str, Box]:
+    """Where each name stands beside its circle (x, y, radius): where it covers least.
+
+    Right, left, below or above, or at a corner; twice, since what is placed later may leave room.
+    """
+    dots = {key: (x - r, y - r, x + r, y + r) for key, (x, y, r) in circles.items()}
+    boxes: dict[str, Box] = {}
+    for key in [*circles, *circles]:
+        others = [box for name, box in boxes.items() if name != key]
+        taken = [*others, *(dot for name, dot in dots.items() if name != key)]
+        places = _places(key, *circles[key])
+        boxes[key] = min(places, key=lambda box: sum(overlap(box, other) for other in taken))
+    return boxes
+
+
+def _places(name: str, x: float, y: float, radius: float) -> list[Box]:
+    """The boxes around a circle that its name may fill, the usual one first, all in the drawing."""
+    wide = _LETTER * len(name)
+    out = radius + 4
+    half = _LINE / 2
+    corners = [
+        (x + out, y - half),
+        (x - out - wide, y - half),
+        (x - wide / 2, y + radius),
+        (x - wide / 2, y - radius - _LINE),
+        (x + radius / 2, y + radius / 2),
+        (x + radius / 2, y - radius / 2 - _LINE),
+        (x - radius / 2 - wide, y + radius / 2),
+        (x - radius / 2 - wide, y - radius / 2 - _LINE),
+    ]
+    boxes = [(left, top, left + wide, top + _LINE) for left, top in corners]
+    return [box for box in boxes if box[0] >= 0 and box[2] <= _DRAWING] or boxes[:1]
+
+
+def overlap(a: Box, b: Box) -> float:
+    """The area that two boxes share.
+
+    >>> overlap((0, 0, 4, 4), (3, 2, 9, 9)), overlap((0, 0, 1, 1), (2, 0, 3, 1))
+    (2, 0)
+    """
+    across = min(a[2], b[2]) - max(a[0], b[0])
+    down = min(a[3], b[3]) - max(a[1], b[1])
+    return max(0, across) * max(0, down)
 
 
 def _spots(graph: Any) -> dict[str, tuple[int, int]]:

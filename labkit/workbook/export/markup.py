@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from nbformat import NotebookNode
 
 _IMAGES = ("image/svg+xml", "image/png", "image/jpeg", "image/gif", "image/webp")
+_ADDRESS = re.compile(r"(https?://[^\s<>\"']*[^\s<>\"'.,;:)\]])")
 _TAGS = frozenset(map(str.lower, clean.TAGS))
 _SVG = 'xmlns="http://www.w3.org/2000/svg"'
 _FETCHING_ATTRIBUTES = ("src", "srcset", "poster", "background", "data", "xlink:href")
@@ -65,7 +66,8 @@ class Markup:
         return self._clean(str(parser.render(source)))
 
     def line(self, source: str) -> str:
-        """One line of Markdown, without a paragraph around it."""
+        """One line of Markdown, without a paragraph around it; it begins no list."""
+        source = re.sub(r"^(\d+)([.)]) ", r"\1\\\2 ", source)
         return self.text(source).strip().removeprefix("<p>").removesuffix("</p>")
 
     def outputs(self, cell: NotebookNode) -> list[str]:
@@ -151,6 +153,9 @@ class Markup:
         self._report_lost(soup)
         for tag in soup.find_all(True):
             self._embed_pictures(tag)
+        for text in soup.find_all(string=_ADDRESS):
+            if text.find_parent("td") and not text.find_parent(["a", "code", "pre"]):
+                text.replace_with(*_linked(soup, str(text)))
         for link in soup.find_all("a", href=True):
             self._relink(link)
         for table in soup.find_all("table"):
@@ -237,6 +242,16 @@ def anchor(text: str) -> str:
     'Claims-&-what-is-measured:-1'
     """
     return "-".join(re.sub(r'["%]', "", unescape(re.sub(r"<[^>]+>", "", text))).split())
+
+
+def _linked(soup: BeautifulSoup, text: str) -> list[Any]:
+    """A table cell's text with each address in it as a link, as a reader expects of sources."""
+    parts = _ADDRESS.split(text)
+    for place in range(1, len(parts), 2):
+        link = soup.new_tag("a", href=parts[place])
+        link.string = parts[place]
+        parts[place] = link
+    return [part for part in parts if part]
 
 
 def _ansi(text: Any) -> str:

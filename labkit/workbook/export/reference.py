@@ -6,6 +6,8 @@ pdoc reads the names that a module holds. Ours load on first use, so each is loa
 from __future__ import annotations
 
 import hashlib
+import os
+import tempfile
 import warnings
 from collections.abc import Iterator
 from importlib import import_module, metadata
@@ -25,7 +27,8 @@ _STAMP = ".made-from"
 def write(site: Path) -> bool:
     """Write the reference unless it stands there, made from the same library; whether it wrote.
 
-    Before the site is written, so that its pages lead there.
+    Before the site is written, so that its pages lead there; who reads an older one meanwhile finds
+    every file whole.
     """
     folder = site / FOLDER
     stamp = folder / _STAMP
@@ -46,11 +49,26 @@ def write(site: Path) -> bool:
         "policy": page.policy(own_files=True, scripts="'unsafe-inline'"),
         "theme": asset("theme.js"),
     }
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # annotations that name types pandas has for checkers only
-        pdoc.pdoc(*names, output_directory=folder)
+    site.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=".api-", dir=site) as building:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # annotations that name types pandas has for checkers
+            pdoc.pdoc(*names, output_directory=Path(building))
+        _replace(folder, Path(building))
     stamp.write_text(state, encoding="utf-8")
     return True
+
+
+def _replace(folder: Path, made: Path) -> None:
+    """Put the files of ``made`` in ``folder``, each in one step, and remove those it lacks."""
+    names = {path.relative_to(made) for path in made.rglob("*") if path.is_file()}
+    for name in sorted(names):
+        target = folder / name
+        target.parent.mkdir(parents=True, exist_ok=True)
+        os.replace(made / name, target)
+    for path in sorted(folder.rglob("*")):
+        if path.is_file() and path.relative_to(folder) not in names:
+            path.unlink()
 
 
 def _fingerprint() -> str:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
@@ -19,6 +19,7 @@ from typing import Any
 from labkit import files
 from labkit.errors import LabkitError
 from labkit.kit import page
+from labkit.workbook import notebooks
 from labkit.workbook.export import (
     benchmarks,
     catalogue,
@@ -36,8 +37,8 @@ _LINKS = {
     "Papers": "index.html",
     "Scoreboard": "scoreboard.html",
     "Companions": "graph.html",
-    "Benchmarks": "benchmarks.html",
 }
+_TIMINGS = {"Benchmarks": "benchmarks.html"}
 _REFERENCE = {"Library": "api/labkit.html"}
 
 
@@ -51,30 +52,38 @@ class Report:
     unchanged: int = 0
     problems: list[str] = field(default_factory=list)
 
+    @property
+    def words(self) -> str:
+        """Where the site is, and how much of it was written."""
+        if not (self.written or self.removed):
+            return f"{self.index} is up to date"
+        parts = [f"{len(self.written)} written", f"{self.unchanged} unchanged"]
+        parts += [f"{len(self.removed)} removed"] if self.removed else []
+        return f"{self.index} ({', '.join(parts)})"
+
 
 def write_site(root: Path) -> Report:
     """Write ``results/site`` (and ``results/scoreboard.html``) as far as anything changed.
 
-    One paper's unreadable notebook does not stop the others: it stands in the report.
+    One paper's unreadable notebook does not stop the others: it stands in the report. What a page
+    loads or leads to is written before it, and what nothing leads to any more is removed last.
 
     Raises:
         BadFile: the queue or the bibliography is malformed.
     """
     site = _Site(root / "results" / "site")
-    if site.is_whole(inputs := _fingerprint_of_all(root, *site.links())):
+    sources = origin.Found(root)
+    if site.is_whole(inputs := _fingerprint_of_all(root, sources, site.links())):
         return site.report
+    _write_scripts(site)
     families = comparison.families(root)
     for key in (key for keys in families.values() for key in keys):
         try:
-            source = origin.find(root, key)
-            made_from = _fingerprint_of_paper(source, families)
-            site.make(f"papers/{key}.html", made_from, partial(pages.page, source, families))
-            site.make(f"slides/{key}.html", made_from, partial(pages.deck, source))
-            site.put(f"papers/{key}.ipynb", source.path.read_text(encoding="utf-8"))
+            _write_paper(site, sources[key], families)
         except LabkitError as error:
             site.report.problems.append(str(error))
-    compared = _write_families(root, site, families)
-    everything = catalogue.load(root)
+    compared = _write_families(root, site, families, sources)
+    everything = catalogue.load(root, sources)
     site.report.problems += everything.problems
     _write_lists(root, site, everything, compared)
     site.finish(inputs)
@@ -82,11 +91,51 @@ def write_site(root: Path) -> Report:
     return site.report
 
 
+def replace_paper(root: Path, key: str, sources: Mapping[str, origin.Origin]) -> Report:
+    """Write what the site has of paper ``key`` alone, as far as it changed; lists stay as they are.
+
+    Raises:
+        LabkitError: the paper's notebook cannot be read.
+    """
+    site = _Site(root / "results" / "site")
+    _write_paper(site, sources[key], comparison.families(root))
+    site.keep()
+    return site.report
+
+
+def replace_lists(root: Path, sources: Mapping[str, origin.Origin]) -> Report:
+    """Write the index, what its search looks through, and the scoreboard, as far as they changed.
+
+    Raises:
+        BadFile: the queue or the bibliography is malformed.
+    """
+    site = _Site(root / "results" / "site")
+    families = comparison.families(root)
+    compared = [name for name in families if (site.folder / f"families/{name}.html").is_file()]
+    _write_lists(root, site, catalogue.load(root, sources), compared)
+    site.keep()
+    return site.report
+
+
+def _write_paper(site: _Site, source: origin.Origin, families: dict[str, list[str]]) -> None:
+    """The page, the talk and the notebook of a paper."""
+    key = source.key
+    made_from = _fingerprint_of_paper(source, families)
+    site.make(f"papers/{key}.html", made_from, partial(pages.page, source, families))
+    site.make(f"slides/{key}.html", made_from, partial(pages.deck, source, "../assets/"))
+    site.put(f"papers/{key}.ipynb", source.path.read_text(encoding="utf-8"))
+
+
+def _write_scripts(site: _Site) -> None:
+    """The scripts that pages and talks share: one copy each, and there before who loads them."""
+    site.put("assets/plotly.min.js", page.package_file("plotly", "package_data/plotly.min.js"))
+    site.put("assets/reveal.js", "\n".join(pages.reveal_scripts()))
+
+
 def _write_lists(
     root: Path, site: _Site, everything: catalogue.Catalogue, compared: list[str]
 ) -> None:
-    """The scripts that pages share; the index, the scoreboard, the companions, the timings."""
-    site.put("assets/plotly.min.js", page.package_file("plotly", "package_data/plotly.min.js"))
+    """What the search looks through; the index, the scoreboard, the companions, the timings."""
     searching = page.package_file("pdoc", "templates/resources/elasticlunr.min.js")
     site.put("assets/search.js", searching + "\n" + catalogue.search_script(everything.items))
     index = render(
@@ -109,11 +158,13 @@ def _write_lists(
         graph=drawings.companions(everything.items),
     )
     site.put("graph.html", graph)
-    try:
-        timings = benchmarks.report(root)
-        site.put("benchmarks.html", timings.page(plotly="assets/plotly.min.js", links=site.links()))
-    except LabkitError as error:
-        site.report.problems.append(str(error))
+    if (root / benchmarks.FILE).is_file():
+        try:
+            timings = benchmarks.report(root)
+            html = timings.page(plotly="assets/plotly.min.js", links=site.links())
+            site.put("benchmarks.html", html)
+        except LabkitError as error:
+            site.report.problems.append(str(error))
 
 
 def write_scoreboard(root: Path, everything: catalogue.Catalogue | None = None) -> Path:
@@ -125,14 +176,20 @@ def write_scoreboard(root: Path, everything: catalogue.Catalogue | None = None) 
     return path
 
 
-def _write_families(root: Path, site: _Site, families: dict[str, list[str]]) -> list[str]:
+def _write_families(
+    root: Path,
+    site: _Site,
+    families: dict[str, list[str]],
+    sources: Mapping[str, origin.Origin],
+) -> list[str]:
     """A page for each family of two papers or more: its papers side by side."""
     written = []
     for family, keys in families.items():
         if len(keys) < 2:
             continue
         try:
-            report = comparison.compare(root, keys, f"{family.capitalize()}: papers side by side")
+            title = f"{family.capitalize()}: papers side by side"
+            report = comparison.compare(root, keys, title, family, sources)
         except LabkitError as error:
             site.report.problems.append(f"families/{family}.html: {error}")
             continue
@@ -168,8 +225,12 @@ class _Site:
         self._new: dict[str, dict[str, Any]] = {}
 
     def links(self, way: str = "") -> dict[str, str]:
-        """The bar of a page from where ``way`` leads to this folder."""
-        known = _LINKS | (_REFERENCE if (self.folder / reference.FOLDER).is_dir() else {})
+        """The bar of a page from where ``way`` leads to this folder; to pages with content only."""
+        known = dict(_LINKS)
+        if (self.folder.parent.parent / benchmarks.FILE).is_file():
+            known |= _TIMINGS
+        if (self.folder / reference.FOLDER).is_dir():
+            known |= _REFERENCE
         return {words: way + name for words, name in known.items()}
 
     def is_whole(self, inputs: str) -> bool:
@@ -211,12 +272,22 @@ class _Site:
             if own and name not in self._new:
                 path.unlink()
                 self.report.removed.append(name)
-        state = {"inputs": inputs, "files": self._new, "problems": self.report.problems}
+        self._remember(inputs, self._new, self.report.problems)
+
+    def keep(self) -> None:
+        """Remember what was written, of a site that is otherwise as it was, and so not whole."""
+        self._remember("", self._old["files"] | self._new, [])
+
+    def _remember(self, inputs: str, made: dict[str, Any], problems: list[str]) -> None:
+        state = {"inputs": inputs, "files": made, "problems": problems}
         files.write_atomically(self.folder / STATE, json.dumps(state, indent=1) + "\n")
 
 
-def _fingerprint_of_all(root: Path, *links: str) -> str:
-    """Of every file that a page of the site could depend on, and of what its bar leads to."""
+def _fingerprint_of_all(
+    root: Path, sources: Mapping[str, origin.Origin], links: Mapping[str, str]
+) -> str:
+    """Of every file that a page of the site could depend on, of what its bar leads to, and of
+    whether what was run is up to date."""
     patterns = (
         str(reading_queue.FILE),
         str(bibliography.FILE),
@@ -229,7 +300,9 @@ def _fingerprint_of_all(root: Path, *links: str) -> str:
     matches = (path for pattern in patterns for path in root.glob(pattern) if path.is_file())
     inputs = sorted(path for path in matches if ".ipynb_checkpoints" not in path.parts)
     names = [path.relative_to(root).as_posix() for path in inputs]
-    return _digest([page.fingerprint(PACKAGE, libraries=LIBRARIES), *links, *names], inputs)
+    shown = [f"{sources[key].words} {sources[key].provenance}" for key in notebooks.paths(root)]
+    maker = page.fingerprint(PACKAGE, libraries=LIBRARIES)
+    return _digest([maker, *links, *names, *shown], inputs)
 
 
 def _fingerprint_of_paper(source: origin.Origin, families: dict[str, list[str]]) -> str:

@@ -2,26 +2,37 @@
 
 The pages follow the anatomy, not the cells' slide types: verdict, insight, the idea in a picture,
 the mechanism's steps, figures, the headline, two or three claims, one weakness, the slider, the
-questions. A page shows its
-figure with the few sentences that explain it; all other words of its section are the speaker's.
+questions. A page shows its figure with the few sentences that explain it, a short message of which
+is its title; all other words of its section are the speaker's.
+
+A notebook's words are written beside its published data. Where stand-ins gave another figure or
+table, a strip stands in their place, and the notes say what holds on the published data.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import takewhile
 from typing import Any
 
 from labkit.kit.page import figure_text
+from labkit.workbook.export import headlines
 from labkit.workbook.export.markup import Markup, highlighted, render
-from labkit.workbook.notebooks import PLOTLY_MIME
+from labkit.workbook.notebooks import PLOTLY_MIME, joined
 from labkit.workbook.queue import questions
-from labkit.workbook.review import glance, tally
-from labkit.workbook.review.anatomy import HEADING, MAX_PAGES, SIZES, Part, Section, Subject
+from labkit.workbook.review import glance
+from labkit.workbook.review.anatomy import (
+    HEADING,
+    MAX_PAGES,
+    SIZES,
+    Cell,
+    Part,
+    Section,
+    Subject,
+)
 from labkit.workbook.review.rules.prose import elsewhere, whole_sentences
-from labkit.workbook.review.verdicts import REPRODUCTIONS
 
 CHARACTERS_BY_A_FIGURE = 350
 CHARACTERS_BY_A_TABLE = 560
@@ -33,17 +44,38 @@ LINES_OF_CODE = 20
 """The most code that can be read from a page; of a longer cell the page has the words alone."""
 CHARACTERS_OF_A_MESSAGE = 260
 """The most text of the sentences that end such a page."""
-MAX_CLAIMS = 3
+CHARACTERS_OF_A_TITLE = 96
+"""The longest sentence that makes a page's title; two lines of it fit above a figure."""
 STEPS = range(2, 6)
 """How many items a list of the mechanism's steps has."""
 IDEA = "The idea"
-_FAILED = ("same direction", "differs", "not earned")
+SECONDS = {
+    "title": 60,
+    "insight": 120,
+    "idea": 120,
+    "mechanism": 150,
+    "figure": 90,
+    "reproduction": 180,
+    "claims": 120,
+    "weaknesses": 120,
+    "explorable": 180,
+    "discussion": 600,
+}
+"""How long a page takes, by its section: about half an hour in all."""
+STANDIN = "Stand-in data, not the published: what the notebook says of it is in the notes."
+STANDIN_QUESTIONS = "Stand-in data: what a question says of results holds on the published data."
+ASK = "Let the room say what will change before the control moves."
+HOLDS = "**On the published data:**"
+_COMPARED = (PLOTLY_MIME, "text/html", "text/markdown")
 
 _FOLD = re.compile(r"<details>\s*<summary>(.*?)</summary>(.*?)</details>", re.S)
 _ITEM = re.compile(r"^(?=\s*(?:[-*+]|\d+\.)\s)", re.M)
 _MARKER = re.compile(r"^\s*(?:[-*+]|\d+\.)\s+")
 _WHOLE = re.compile(r"^[^a-z\s|<].*[.!?][)*_\"”]*$", re.S)
 _LIMITS = re.compile(r"\b(do|does) not show\b")
+_KEY = re.compile(
+    r"^Notice\b|\b(bars?|lines?|dots?|marks?|markers?|diamonds?|bands?|rows?) (are|is|mean)\b"
+)
 _REMARK = re.compile(r"^\*\*\d+\.\*\* (.+)$", re.M)
 _QUESTION = re.compile(r"^(?:\*\*)?(?:Q?\d+[.)])\s*(.+?)(?:\*\*)?$", re.M)
 
@@ -53,28 +85,64 @@ class Page:
     """One page as HTML: ``lead`` and ``message`` stand above its ``body``, ``notes`` are said.
 
     ``tag`` is its section's; ``kind``, how it is laid out: title, text, code, figure, table,
-    claims or questions.
+    claims or questions. ``topic`` stands small above a ``heading`` that says what is shown;
+    ``strip``, across the page in place of words that its data do not bear out.
     """
 
     kind: str
     tag: str
     heading: str
+    topic: str = ""
+    strip: str = ""
     lead: str = ""
     message: str = ""
     body: str = ""
     notes: str = ""
+
+    @property
+    def seconds(self) -> int:
+        """How long it takes."""
+        return SECONDS[self.tag]
+
+    @property
+    def minutes(self) -> str:
+        """The same, for the notes."""
+        num = self.seconds / 60
+        return f"about {num:g} minute{'' if num == 1 else 's'}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Standin:
+    """A talk's data are stand-ins; ``published`` is the notebook as it was run on published data.
+
+    None where nobody committed that: then no sentence about a figure or a table is borne out.
+    """
+
+    published: Subject | None
 
 
 _Shown = tuple[int, str, str]
 """An output: its place in a part, its HTML, what it shows in words."""
 
 
-def pages(subject: Subject, records: Sequence[Mapping[str, Any]], markup: Markup) -> list[Page]:
+def pages(
+    subject: Subject,
+    records: Sequence[Mapping[str, Any]],
+    markup: Markup,
+    *,
+    standin: Standin | None = None,
+    presented: str = "",
+) -> list[Page]:
     """The talk's pages, at most :data:`MAX_PAGES` of the notebook's size.
 
-    A section that is missing, or shows nothing yet, has no page. ``records`` are stored claims.
+    A section that is missing, or shows nothing yet, has no page.
+
+    Args:
+        records: the stored claims.
+        standin: given where the data are no published ones.
+        presented: by whom and when, for the title page.
     """
-    talk = _Talk(subject, markup)
+    talk = _Talk(subject, markup, standin, presented)
     size = subject.size or SIZES[-1]
     most = 1 if size == "standard" else 2
     beginning = [talk.title(), talk.insight(), talk.idea(), *talk.mechanisms(most)]
@@ -91,9 +159,13 @@ def pages(subject: Subject, records: Sequence[Mapping[str, Any]], markup: Markup
 
 
 class _Talk:
-    def __init__(self, subject: Subject, markup: Markup) -> None:
+    def __init__(
+        self, subject: Subject, markup: Markup, standin: Standin | None, presented: str
+    ) -> None:
         self.subject = subject
         self.markup = markup
+        self.standin = standin
+        self.presented = presented
         table = subject.section("at-a-glance")
         self.glance = dict(glance.parse(table.first.source)) if table else {}
 
@@ -108,16 +180,16 @@ class _Talk:
         later = self.subject.section("parameters")
         cells = [*section.cells[1:], *(later.cells if later else ())]
         printed = self.subject.verdict
-        outputs = [html for c in cells if c.is_code for html in self.markup.outputs(c.node)]
-        banners = [html for html in outputs if "<div" in html and "<t" not in html]
+        idea = self.glance.get("insight", "")
+        lead = [authors, self.presented, idea, *([] if printed else rest[:-1])]
         said = [*self._of_glance("results", "advantages"), *(c.prose for c in cells if c.prose)]
         return Page(
             kind="title",
             tag="title",
             heading=self.markup.line(heading),
-            lead=self.markup.text("\n\n".join([authors, *(rest if printed else rest[:-1])])),
+            lead=self.markup.text("\n\n".join(filter(None, lead))),
             message=self.markup.text("\n\n".join(printed or rest[-1:])),
-            notes=self._said(said, set()) + "".join(banners),
+            notes=self._said([*(rest if printed else []), *said], set()),
         )
 
     def insight(self) -> Page | None:
@@ -190,7 +262,9 @@ class _Talk:
             place, cell = cells[0]
             shown = [html for html in self.markup.outputs(cell.node) if len(html) < 700]
             texts = part.texts(stop=place)
-            lead = [block for block in _blocks(texts) if block not in seen]
+            blocks = [block for block in _blocks(texts) if block not in seen]
+            # What ends in a colon leads to a cell; only the last one's is on the page.
+            lead = [b for b in blocks if not b.endswith(":") or b is blocks[-1]]
             num_lines = len(cell.source.strip().splitlines())
             is_short = num_lines <= LINES_OF_CODE
             lead = _last_blocks(lead, num_lines) if is_short else _first_blocks(lead)
@@ -225,7 +299,7 @@ class _Talk:
             return None
         part, shown = drawing[0]
         others = "; ".join(p.heading for p in parts if p is not part and p.items)
-        said = self._of_glance(aspect)
+        said = [ASK] if tag == "explorable" else self._of_glance(aspect)
         said += [f"**In the notebook besides:** {others}."] if others else []
         return self._page(tag, part, shown[0], said)
 
@@ -235,22 +309,25 @@ class _Talk:
         section = self.subject.section("claims")
         if section is None or not records:
             return None
-        judged = sorted(records, key=lambda r: (r["kind"] != "headline", r["our_value"] is None))
-        rows = [tally.row(record) for record in _with_a_failure(judged)]
-        counts = tally.tally(records)
-        others = [
-            f"- {row['statement']}: paper {row['paper']}, ours {row['ours']}, {row['verdict']}"
-            for row in rows[MAX_CLAIMS:]
+        rules = {claim.id: claim for claim in self.subject.claims}
+        chosen = headlines.chosen(records)
+        rows = [headlines.row(record, rules.get(record["id"])) for record in chosen]
+        told = [
+            f"- {row['statement']} ({row['source']}): paper {row['paper']}, ours {row['ours']}, "
+            f"{row['verdict']}"
+            for row in rows
         ]
         parts = [*self._parts("claims"), *self._parts("differences")]
         texts = [text for part in parts for text in part.texts()]
-        body = render("headlines.html.j2", claims=rows[:MAX_CLAIMS], tally=counts, count=len(rows))
+        shown = rows[: headlines.MAX_CLAIMS]
+        counted = headlines.counted(records)
+        body = render("headlines.html.j2", claims=shown, counted=counted)
         return Page(
             kind="claims",
             tag="claims",
             heading=self._heading(section),
             body=body,
-            notes=self._said([*texts, *others], set()),
+            notes=self._said([*texts, *told], set()),
         )
 
     def questions(self) -> Page | None:
@@ -270,6 +347,7 @@ class _Talk:
             kind="questions",
             tag="discussion",
             heading=self._heading(section),
+            strip=STANDIN_QUESTIONS if self.standin else "",
             body=body,
             notes=self.markup.text("\n\n".join(["**Answers, from the notebook**", *answers])),
         )
@@ -285,9 +363,36 @@ class _Talk:
         """
         place, html, described = shown
         is_figure = "<figure" in html
-        room = CHARACTERS_BY_A_FIGURE if is_figure else CHARACTERS_BY_A_TABLE
         before = part.texts(stop=place)
         after = part.texts(start=place)
+        page = Page(
+            kind="figure" if is_figure else "table",
+            tag=tag,
+            heading=self.markup.line(part.heading),
+            body=html,
+        )
+        if not self._bears_out(part):
+            said_only = self._said([HOLDS, *before, *after, *said], set())
+            return replace(page, strip=STANDIN, notes=said_only)
+        (title, lead, message) = self._words(tag, before, after, is_figure=is_figure)
+        title = title if n == of - 1 else ""
+        lead = lead if n == 0 else []
+        message = message if n == of - 1 else []
+        notes = self._said([*before, *after, *said], {title, *lead, *message})
+        return replace(
+            page,
+            topic=page.heading if title else "",
+            heading=self.markup.line(title.removesuffix(".")) if title else page.heading,
+            lead=self.markup.line(" ".join(lead)),
+            message=self.markup.line(" ".join(message)),
+            notes=notes or self.markup.text(described),
+        )
+
+    def _words(
+        self, tag: str, before: Sequence[str], after: Sequence[str], *, is_figure: bool
+    ) -> tuple[str, list[str], list[str]]:
+        """What stands above a figure or a table: a title, a lead and a message; "" for no title."""
+        room = CHARACTERS_BY_A_FIGURE if is_figure else CHARACTERS_BY_A_TABLE
         follows = _sentences(_before_run_in(after))
         start = next((i for i, s in enumerate(follows) if "Notice" in s), 0)
         follows = _telling(follows[start:], has_table=not is_figure)
@@ -295,28 +400,28 @@ class _Talk:
         leads = _telling(_sentences(before), has_table=not is_figure, before=True)
         lead = _fitting(leads, room - sum(map(len, first)))
         message = _fitting(follows, min(room - sum(map(len, lead)), CHARACTERS_OF_A_MESSAGE))
-        lead = lead if n == 0 else []
-        message = message if n == of - 1 else []
         if tag == "reproduction" and not message:
             message = [text.strip("*") for text in self.subject.verdict]
-        words = [*([described] if described else []), *before, *after, *said]
-        return Page(
-            kind="figure" if is_figure else "table",
-            tag=tag,
-            heading=self.markup.line(part.heading),
-            lead=self.markup.line(" ".join(lead)),
-            message=self.markup.line(" ".join(message)),
-            body=html,
-            notes=self._said(words, {*lead, *message}),
-        )
+        labelled = tag in ("weaknesses", "explorable")  # what to try, before what comes of it
+        is_title = not labelled and bool(message) and _can_be_title(message[0])
+        return (message[0], lead, message[1:]) if is_title else ("", lead, message)
+
+    def _bears_out(self, part: Part) -> bool:
+        """Whether what the notebook says beside a part's outputs holds for these outputs: they are
+        of published data, or as on these."""
+        if self.standin is None:
+            return True
+        if self.standin.published is None:
+            return False
+        known = {cell.id: _outputs(cell) for cell in self.standin.published.code}
+        return all(_outputs(cell) == known.get(cell.id) for _, cell in part.cells())
 
     def _shown(self, part: Part, kind: str) -> list[_Shown]:
         mark = '<figure class="plot"' if kind == "figure" else "<table"
         rows = []
         for place, cell in part.cells():
             pages = [html for html in self.markup.outputs(cell.node) if mark in html]
-            shown = map(figure_text, cell.output_data(PLOTLY_MIME))
-            figures = ["**The figure.** " + text.removeprefix("Figure: ") for text in shown]
+            figures = [_read(figure_text(f)) for f in cell.output_data(PLOTLY_MIME)]
             words = figures if kind == "figure" else [_tabled(html) for html in pages]
             rows += [(place, *pair) for pair in zip(pages, words, strict=True)]
         return [row for row in rows if 'class="claims"' not in row[1]]
@@ -353,20 +458,15 @@ class _Talk:
         return self.markup.line(match[1] if match else section.tag.capitalize())
 
 
-def _with_a_failure(records: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-    """The records in order; where none of the first ones failed, the last of these makes room for
-    the first reproduction that did.
+def _outputs(cell: Cell) -> list[dict[str, Any]]:
+    """What a cell shows, in the forms that a page takes it from."""
+    bundles = [output.get("data", {}) for output in cell.outputs]
+    return [{mime: _whole(data[mime]) for mime in _COMPARED if mime in data} for data in bundles]
 
-    >>> [r["verdict"] for r in _with_a_failure([
-    ...     {"verdict": v, "kind": "headline"} for v in ("reproduced",) * 4 + ("differs",)])]
-    ['reproduced', 'reproduced', 'differs', 'reproduced', 'reproduced']
-    """
-    failed = [r for r in records if r["verdict"] in _FAILED and r["kind"] in REPRODUCTIONS]
-    first = list(records[:MAX_CLAIMS])
-    if not failed or any(record in failed for record in first):
-        return list(records)
-    rest = [record for record in records[MAX_CLAIMS - 1 :] if record is not failed[0]]
-    return [*first[: MAX_CLAIMS - 1], failed[0], *rest]
+
+def _whole(content: Any) -> Any:
+    """A figure as it is, a text that is stored in lines as one."""
+    return content if isinstance(content, Mapping) else joined(content)
 
 
 def _own_words(section: Section) -> str:
@@ -422,6 +522,15 @@ def _sentences(texts: Iterable[str]) -> list[str]:
     ]
 
 
+def _can_be_title(sentence: str) -> bool:
+    """Whether a sentence is short and says what is found, not what the marks of a figure mean.
+
+    >>> _can_be_title("Energy falls by a fifth."), _can_be_title("The pale bars are requests.")
+    (True, False)
+    """
+    return len(sentence) <= CHARACTERS_OF_A_TITLE and not _KEY.search(sentence)
+
+
 def _telling(
     sentences: Sequence[str], *, has_table: bool = False, before: bool = False
 ) -> list[str]:
@@ -458,6 +567,16 @@ def _fitting(sentences: Sequence[str], room: int) -> list[str]:
         papers = fits[: fits.index(ours)] if ours in fits and ":" in ours else []
         fits.remove((limits or papers[-1:] or fits)[-1])
     return fits
+
+
+def _read(text: str) -> str:
+    """How to read a figure, of its text in words: what its axes are.
+
+    >>> _read("Figure: It falls. Horizontal axis: time (s). Vertical axis: J. ours: 2 points.")
+    '**How to read it.** Horizontal axis: time (s). Vertical axis: J.'
+    """
+    axes = [part for part in text.removesuffix(".").split(". ") if " axis: " in part]
+    return f"**How to read it.** {'. '.join(axes) or 'Name what is drawn'}."
 
 
 def _tabled(html: str) -> str:

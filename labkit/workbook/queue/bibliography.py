@@ -38,6 +38,12 @@ _QUOTES = {
 }
 _QUOTE = re.compile(rf"\\({'|'.join(_QUOTES)})(?![A-Za-z])(?:\{{\}}|\s+)?")
 _COLLECTIONS = ("proceedings", "book", "collection", "mvcollection", "mvproceedings")
+_OF_NOBODY = ("misc", "online", "electronic", "www", "manual", "software", "techreport", "report")
+"""Kinds of entries that people write of pages, and leave without an author."""
+_BEHIND = ("organization", "institution", "publisher")
+_OF_EVERYBODY = ("doi.org", "dx.doi.org", "arxiv.org")
+"""Hosts whose name says nothing of who stands behind a page."""
+_ADDRESS = re.compile(r"https?://[\w.-]+\w[^\s{}]*", re.IGNORECASE)
 _PRIVATE = re.compile(r"file|pdf|local-url|bdsk-.*|owner|timestamp", re.IGNORECASE)
 """Fields of reference managers that hold paths and names of one person's machine."""
 _YEAR_TAIL = re.compile(r"[\s'\u2019]+(?:\d{2}|\d{4})$")
@@ -293,9 +299,11 @@ def _entry(raw: Raw) -> Entry:
         raise raw.refused("title", "has no title", None, "title = {...}")
     year = raw.fields.get("year") or raw.fields.get("date", "")[:4]
     if not re.fullmatch(r"\d{4}", year):
-        raise raw.refused("year", "has no proper year", year or None, "year = {2023}")
+        valid = "year = {2023}; of what is to appear the year that is expected, and a note"
+        raise raw.refused("year", "has no proper year", year or None, valid)
     names, surnames, et_al = _people(raw)
-    printed, venue = _places(raw.fields)
+    printed, venue = _places({k: v for k, v in raw.fields.items() if names != (decode(v),)})
+    url = raw.fields.get("url") or _address(raw.fields.get("howpublished", ""))
     return Entry(
         key=raw.key,
         kind=raw.kind,
@@ -307,7 +315,7 @@ def _entry(raw: Raw) -> Entry:
         venue=venue,
         container=printed,
         year=int(year),
-        url=re.sub(r"\\([%&#_~])", r"\1", raw.fields.get("url", "")),
+        url=re.sub(r"\\([%&#_~])", r"\1", url),
         doi=raw.fields.get("doi", "").removeprefix("https://doi.org/"),
         eprint=raw.fields.get("eprint", ""),
         line=raw.line,
@@ -321,11 +329,11 @@ def _people(raw: Raw) -> tuple[tuple[str, ...], tuple[str, ...], bool]:
     from pybtex.exceptions import PybtexError
 
     role = "author" if raw.fields.get("author") else "editor"
-    listed = split_name_list(raw.fields.get(role, ""))
+    listed = split_name_list(raw.fields.get(role, "")) or _publisher(raw)
     et_al = bool(listed) and listed[-1].lower() == "others"
     listed = listed[:-1] if et_al else listed
     if not listed:
-        valid = "author = {First Last and First Last}"
+        valid = "author = {First Last and First Last}, or {{An Organisation}} in two braces"
         raise raw.refused("author", "names no author", None, valid)
     try:
         people = [Person(name) for name in listed]
@@ -340,9 +348,28 @@ def _people(raw: Raw) -> tuple[tuple[str, ...], tuple[str, ...], bool]:
     return names, surnames, et_al
 
 
+def _publisher(raw: Raw) -> list[str]:
+    """Who stands behind a page, a manual or a program that names no author: the organisation, else
+    the host of its address; as a list of names, empty where nothing says it."""
+    if raw.kind not in _OF_NOBODY:
+        return []
+    said = next((raw.fields[name] for name in _BEHIND if raw.fields.get(name)), "")
+    address = _address(raw.fields.get("url", "")) or _address(raw.fields.get("howpublished", ""))
+    host = address.split("/")[2].lower().removeprefix("www.") if address else ""
+    name = said or ("" if host in _OF_EVERYBODY else host)
+    return [f"{{{name}}}"] if name else []
+
+
+def _address(text: str) -> str:
+    """Find the first address of a web page in a text; empty where there is none."""
+    found = _ADDRESS.search(text)
+    return found[0] if found else ""
+
+
 def _places(fields: Mapping[str, str]) -> tuple[str, str]:
     """Where it appeared, as printed; and in short: named so, or by an acronym in brackets."""
-    printed = decode(next((fields[name] for name in _CONTAINERS if fields.get(name)), ""))
+    named = [fields[name] for name in _CONTAINERS if fields.get(name)]
+    printed = decode(next((text for text in named if not _address(text)), ""))
     archive = fields.get("archiveprefix") or fields.get("eprinttype", "")
     is_arxiv = bool(fields.get("eprint")) and archive.lower() in ("arxiv", "")
     short = decode(fields.get("shortjournal") or fields.get("series") or "")

@@ -26,7 +26,7 @@ from labkit.workbook.queue.reading_queue import Paper, as_key, key_for
 
 FORMS = (
     "a .bib file, a BibTeX entry (@inproceedings{...}), - for standard input, an arXiv id such as "
-    "1910.02054, a DOI such as 10.1145/3341301.3359646, a link to either, or the key of an entry "
+    "2309.06180, a DOI such as 10.1145/1327452.1327492, a link to either, or the key of an entry "
     f"that {bibliography.FILE} holds already"
 )
 

@@ -87,8 +87,8 @@ class Queue:
             if paper.key == key:
                 return paper
         named = [p.key for p in self.entries if folded(key) in self._names(p).split()][:3]
-        hint = f"did you mean {' or '.join(map(repr, named))}?" if named else ""
-        hint = hint or did_you_mean(key.lower(), [paper.key for paper in self.entries])
+        hint = did_you_mean(key, [paper.key for paper in self.entries])
+        hint = f"did you mean {' or '.join(map(repr, named))}?" if named else hint
         raise UsageError(f"no paper {key!r} in {FILE}; {hint or '`labkit queue` lists them'}")
 
     def entry(self, key: str) -> bibliography.Entry:

@@ -223,7 +223,7 @@ def record_of(
     verdict is "not earned": the nearest rival passes as well, or nobody tried it. It is None where
     nothing was judged or the kind has no flip. ``fitted`` is
     the worst relative error of the fitted model that stood in for the claim's data, None on
-    published data.
+    published data; only where there was one, ``fitted_median`` is its median error.
     """
     error = source.fit_error if source is not None and source.is_standin else None
     unjudged = _is_unjudged(source)
@@ -236,6 +236,8 @@ def record_of(
         verdict = verdict if can_fail else "not earned"
     ratio = ratio_of(claim, ours)
     tolerance = claim.tolerance
+    stood_in = error if judged else None
+    median = {"fitted_median": rounded(float(stood_in.median), 2)} if stood_in else {}
     same = ("id", "kind", "statement", "unit", "judge", "flip", "source", "verified", "dataset")
     return {
         "paper": key,
@@ -248,7 +250,8 @@ def record_of(
         "flip_value": _rounded(flipped),
         "flip_verdict": flip_verdict,
         "can_fail": can_fail,
-        "fitted": rounded(float(error.worst), 2) if error and judged else None,
+        "fitted": rounded(float(stood_in.worst), 2) if stood_in else None,
+        **median,
     }
 
 
@@ -368,7 +371,7 @@ _FORM: dict[str, Callable[[Any], bool]] = {
     "verdict": _is_verdict,
     "flip_verdict": _is_verdict_or_missing,
     **dict.fromkeys(("paper_value", "our_value", "flip_value"), _is_value_or_missing),
-    **dict.fromkeys(("ratio", "fitted"), _is_number_or_missing),
+    **dict.fromkeys(("ratio", "fitted", "fitted_median"), _is_number_or_missing),
     "tolerance": _is_tolerance_or_missing,
     **dict.fromkeys(("verified", "can_fail"), _is_truth_or_missing),
 }

@@ -7,6 +7,8 @@ import warnings
 from collections.abc import Mapping
 from importlib.util import find_spec
 
+from labkit import extras
+
 LIVE = "LABKIT_LIVE"
 """1 asks for live controls, 0 for stored states, whoever runs the kernel."""
 FRONT_ENDS = ("JPY_SESSION_NAME", "VOILA_BASE_URL")
@@ -29,7 +31,7 @@ def is_live(environment: Mapping[str, str] | None = None) -> bool:
     if missing:
         warnings.warn(
             f"{missing[0]} is not installed, so figures show stored states only: "
-            "pip install 'labkit[lab]'",
+            + extras.command("lab"),
             stacklevel=3,
         )
     return not missing

@@ -23,14 +23,17 @@ async function render({ model, el }) {
   const Plotly = await library(model);
   const draw = () => {
     const { data, layout } = structuredClone(model.get("state"));
-    /* a view that a reader zoomed stays */
-    const shown = { ...layout, autosize: true, uirevision: "same" };
-    return Plotly.react(canvas, data, shown, { responsive: true, displaylogo: false });
+    /* a view that a reader zoomed stays; a slide says how much room it has (`labkitRoom`) */
+    const shown = { ...layout, ...globalThis.labkitRoom, autosize: true, uirevision: "same" };
+    const look = { responsive: true, displaylogo: false, displayModeBar: globalThis.labkitRoom ? false : "hover" };
+    return Plotly.react(canvas, data, shown, look);
   };
   await draw();
   model.on("change:state", draw);
+  globalThis.addEventListener("labkit:room", draw);
   return () => {
     model.off("change:state", draw);
+    globalThis.removeEventListener("labkit:room", draw);
     Plotly.purge(canvas);
   };
 }

@@ -39,6 +39,8 @@ _TEMPLATE = figures.plain(figures.TEMPLATE.to_plotly_json())
 _last_values: dict[str, dict[str, Any]] = {}
 """Where each explorable's controls stood, so that running its cell again keeps them."""
 
+CALL = "labkit-call"
+"""The class of the line below the figures with their call, which a talk does not show."""
 _COPY = "navigator.clipboard.writeText(this.nextElementSibling.textContent)"
 
 
@@ -92,6 +94,7 @@ class Live(ipywidgets.VBox):
         self.figures = [Plot(self._drawn(*each)) for each in enumerate(self._shown)]
         self._message = ipywidgets.HTML()
         self._pasted = ipywidgets.HTML(self._words())
+        self._pasted.add_class(CALL)
         knobs = ipywidgets.Box(
             [*self.controls.values()], layout={"flex_flow": "row wrap", "width": "100%"}
         )

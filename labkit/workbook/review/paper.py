@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from labkit import files
-from labkit.errors import UsageError, did_you_mean, not_among
+from labkit.errors import not_among
 from labkit.workbook.queue import bibliography
 from labkit.workbook.review import claims as _claims
 from labkit.workbook.review import glance, points, tables
@@ -208,17 +208,35 @@ class Paper:
 def open_paper(key: str) -> Paper:
     """The paper ``key`` of ``data/papers.bib``.
 
-    In a live session it shows the ways through the notebook, where its cells are tagged with them.
+    It looks at the parameters that stand above it, and refuses a value that cannot work, as
+    ``data/papers/<key>/parameters.yaml`` has it. In a live session it shows the ways through the
+    notebook, where its cells are tagged with them.
 
     Raises:
         UsageError: the bibliography has no such key; the message says which are near.
+        BadValue: a parameter has a value that cannot work; the message says what would be valid.
     """
     if not gc.get_freeze_count():  # once: what is garbage by the next call would stay too
         gc.freeze()  # what a kernel has imported stays: looking through it again takes 0.2 s
     root = files.project_root()
     paper = Paper(key=key, root=root, entry=known_entry(bibliography.load(root), key, root))
+    _look_at_parameters(paper)
     _show_ways(paper)
     return paper
+
+
+def _look_at_parameters(paper: Paper) -> None:
+    """Refuse values in the kernel that cannot work; a session without all of them is no run of the
+    paper's notebook."""
+    shell = sys.modules.get("IPython")
+    if not (shell and shell.get_ipython()):
+        return
+    from labkit.workbook.review import ranges
+
+    known = ranges.load(paper.root, paper.key)
+    values = shell.get_ipython().user_ns
+    if all(name in values for name in known):
+        ranges.require(paper.key, known, values)
 
 
 def _show_ways(paper: Paper) -> None:
@@ -265,8 +283,7 @@ def _data_row(source: Source) -> dict[str, str]:
 def known_entry(entries: Mapping[str, Entry], key: str, root: Path) -> Entry:
     if key in entries:
         return entries[key]
-    hint = did_you_mean(key, entries)
-    raise UsageError(
-        f"no paper {key!r} in {root / 'data' / 'papers.bib'}: {hint + ' ' if hint else ''}"
-        "`labkit queue search TEXT` finds a key, `labkit queue add` adds a paper"
+    more = "`labkit queue search TEXT` finds a key, `labkit queue add` adds a paper"
+    raise not_among(
+        f"paper in {root / 'data' / 'papers.bib'} with the key", key, entries, more=more
     )

@@ -124,7 +124,8 @@ def _jobs(root: Path, path: Path, request: Request) -> Iterator[Job]:
     datasets = tuple(notebooks.dataset_names(notebook))
     took_s = _durations(root, key)
     usual_s = statistics.median(took_s.values()) if took_s else None
-    for overrides in parameters.combinations(key, declared, request.sweep):
+    require = parameters.requirement(root, key) if request.sweep.sets_any else None
+    for overrides in parameters.combinations(key, declared, request.sweep, require):
         folder = results.folder_of(root, key, results.slug_of(overrides))
         current = defaults.with_parameters(overrides)
         yield Job(
@@ -146,7 +147,7 @@ def _declared(key: str, notebook: Any, request: Request) -> dict[str, Parameter]
     try:
         return notebooks.parameters(notebook)
     except (SyntaxError, ValueError) as error:
-        if request.sweep.choices or request.sweep.seeds is not None:
+        if request.sweep.sets_any:
             raise UsageError(f"notebook {key!r}: its parameters cell: {error}") from None
         return {}
 
@@ -335,7 +336,7 @@ def _fetch(root: Path, jobs: Sequence[Job], environment: dict[str, str], watcher
         failed = [p for p in problems if isinstance(p, datasets.DatasetUnavailable)]
         if failed:
             if not offline():  # where the user says so, that is the reason
-                reason = f"{failed[0].reason} when this run looked for {name}"
+                reason = f"{failed[0].reason} when this run began"  # of whichever data set
                 environment |= {"LABKIT_OFFLINE": "1", "LABKIT_OFFLINE_REASON": reason}
             watcher.note(f"{name}: stand-in data are used. {problems[0]}")
         elif problems:

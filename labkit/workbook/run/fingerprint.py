@@ -11,7 +11,7 @@ The parts of a fingerprint, by name:
 - ``data NAME``: the published files it declares, or the stand-in used in their place
 - ``file PATH``: files under ``data/papers/<key>/``, but not the group's questions, and files of
   the project named by a string in the notebook or in a module it reaches (``"hardware.yaml"``,
-  ``"data/profiles/x.csv"``)
+  ``"data/profiles/x.csv"``); where the workbook has none of that name, the file labkit brings
 - ``bibliography``: the BibTeX entries of the papers the notebook names by their key
 - ``glance KEY``: the at-a-glance lines of a companion it puts itself beside
 
@@ -39,6 +39,7 @@ from pathlib import Path
 from typing import Any, cast
 
 import labkit
+from labkit import files
 from labkit.workbook import notebooks
 from labkit.workbook.normalise import cell_metadata, made_by_papermill
 from labkit.workbook.run import imports
@@ -172,22 +173,28 @@ def _data(root: Path, notebook: Any) -> dict[str, str]:
 
 
 def _files(root: Path, path: Path, named: Iterable[str]) -> dict[str, str]:
-    """Files of the project that the paper has, or that the code names."""
+    """Files of the project that the paper has, or that the code names, and of those that labkit
+    brings the ones that are read in their place."""
+    home = root.resolve()
     own = (root / "data" / "papers" / path.stem).rglob("*")
-    named_files = {file for file in own if file.is_file()}
-    bases = (root, root / "data", path.parent)
+    found = {file.resolve().relative_to(home).as_posix(): file for file in own if file.is_file()}
+    brought = files.home_of_data()
     for text in named:
         if not _FILE_NAME.fullmatch(text) or text.startswith("/"):
             continue
-        for base in bases:
+        for base in (root, root / "data", path.parent):
             candidate = (base / text).resolve()
-            if candidate.is_file() and candidate.is_relative_to(root.resolve()):
-                named_files.add(candidate)
-    names = {file.resolve().relative_to(root.resolve()).as_posix(): file for file in named_files}
-    skipped = (*_ELSEWHERE, path.resolve().relative_to(root.resolve()).as_posix())
+            if candidate.is_file() and candidate.is_relative_to(home):
+                found[candidate.relative_to(home).as_posix()] = candidate
+        if brought is None:
+            continue
+        elsewhere = (brought / text).resolve()
+        if elsewhere.is_file() and elsewhere.is_relative_to(brought / "data"):
+            found.setdefault(text, elsewhere)
+    skipped = (*_ELSEWHERE, path.resolve().relative_to(home).as_posix())
     return {
         f"file {name}": _hash(file.read_bytes())
-        for name, file in sorted(names.items())
+        for name, file in sorted(found.items())
         if name not in skipped and not name.startswith("results/") and file.name != _ASKED
     }
 

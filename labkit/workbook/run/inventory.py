@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import operator
 import os
 import re
@@ -12,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from labkit.errors import LabkitError, UsageError, not_among
+from labkit.errors import LabkitError, UsageError, nearest, not_among
 from labkit.workbook import notebooks
 from labkit.workbook.run import fingerprint, parameters, results, runs
 
@@ -154,8 +153,10 @@ def matching(table: pd.DataFrame, conditions: Sequence[str]) -> pd.DataFrame:
     ``metric.time_s<10``; a missing value meets none.
 
     Raises UsageError where one cannot be read, names a column that is not there, or has a value
-    that is not of the column's type.
+    that is not of the column's type. Where there are no runs, no condition is looked at.
     """
+    if table.empty:
+        return table
     for text in conditions:
         parts = _CONDITION.fullmatch(text)
         if parts is None:
@@ -163,7 +164,8 @@ def matching(table: pd.DataFrame, conditions: Sequence[str]) -> pd.DataFrame:
         name, sign, wanted = parts.groups()
         names = [before + name for before in _PREFIXES if before + name in table.columns]
         if not names:
-            raise not_among("column", name, map(str, table.columns))
+            every = map(str, table.columns)
+            raise not_among("column", name, every, more="`labkit results --csv -` has them all")
         column = table[names[0]]
         kind = {"b": "bool", "i": "float", "f": "float"}.get(column.dtype.kind, "str")
         try:
@@ -185,11 +187,12 @@ def resolve(root: Path, text: str) -> results.RunRecord:
     parts = _RUN.fullmatch(text.strip())
     known = runs.keys(root)
     if parts is None or parts[1] not in known:
-        raise not_among("paper with results", parts[1] if parts else text, known)
+        name = parts[1] if parts else text
+        raise not_among("paper with results", name, known, more="`labkit run KEY` makes results")
     records = {record.slug: record for record in results.records(root, parts[1])}
     slug = parts[2] or results.DEFAULT
     if slug not in records:
-        shown = [*difflib.get_close_matches(slug, records, 3), *records][:_MOST_NAMED]
+        shown = [*nearest(slug, records), *records][:_MOST_NAMED]
         raise not_among(f"run of {parts[1]}", slug, dict.fromkeys(shown))
     return records[slug]
 

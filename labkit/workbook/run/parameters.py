@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import itertools
 import math
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -19,6 +21,8 @@ from labkit.workbook.notebooks import SCALARS, Parameter
 
 MOST_RUNS = 20_000
 """Runs of one notebook in one command."""
+_OPTIONAL = re.compile(r"(?:typing\.)?Optional\[(\w+)\]|None \| (\w+)|(\w+) \| None")
+_NONES = ("null", "None", "~")
 Place = tuple[int | str, ...]
 
 
@@ -43,6 +47,11 @@ class Sweep:
     seeds_place: Place = ("--seeds",)
     refuse: Callable[..., UsageError] | None = None
     """The error of a place of the sweep file."""
+
+    @property
+    def sets_any(self) -> bool:
+        """Whether any parameter gets a value."""
+        return bool(self.choices) or self.seeds is not None
 
     def refusal(self, place: Place, problem: str, valid: str) -> UsageError:
         if self.refuse is None or str(place[0]).startswith("-"):
@@ -94,13 +103,17 @@ def choices(texts: Sequence[str], option: str = "-p") -> list[Choice]:
 
 
 def combinations(
-    key: str, declared: Mapping[str, Parameter], sweep: Sweep
+    key: str,
+    declared: Mapping[str, Parameter],
+    sweep: Sweep,
+    require: Callable[[Mapping[str, Any]], None] | None = None,
 ) -> Iterator[dict[str, Any]]:
     """Every combination of a sweep's choices: what differs from the defaults.
 
     Combinations that come to the same values are one. Raises UsageError for a parameter that the
     notebook does not declare or that is given twice, for a value not of its type, and for more than
-    :data:`MOST_RUNS`; it names the notebook, the parameter and what would be valid.
+    :data:`MOST_RUNS`; it names the notebook, the parameter and what would be valid. ``require``
+    sees all values of each run, defaults too, and raises where one cannot work.
     """
     _refuse_too_many(key, sweep)
     choices = [*sweep.choices, *_seeds(key, declared, sweep)]
@@ -114,13 +127,26 @@ def combinations(
                 raise sweep.refusal(place, problem, "each parameter in one of them")
             places[name] = place
         axes.append([{s.name: _value(key, declared, sweep, s) for s in point} for point in choice])
+    defaults = {name: p.default for name, p in declared.items()}
     unlike: set[tuple[tuple[str, Any], ...]] = set()
     for chosen in itertools.product(*axes):
         values = {name: value for point in chosen for name, value in point.items()}
         over = {name: v for name, v in values.items() if v != declared[name].default}
+        if require is not None:
+            require({**defaults, **over})
         if (same := tuple(sorted(over.items()))) not in unlike:
             unlike.add(same)
             yield over
+
+
+def requirement(root: Path, key: str) -> Callable[[Mapping[str, Any]], None]:
+    """What refuses values that cannot work in ``key``'s notebook, as its ranges say.
+
+    Apart, since few runs set a value, and Pydantic's models take a while to load.
+    """
+    from labkit.workbook.review import ranges
+
+    return partial(ranges.require, key, ranges.load(root, key))
 
 
 def _refuse_too_many(key: str, sweep: Sweep) -> None:
@@ -191,7 +217,16 @@ def _value(key: str, declared: Mapping[str, Parameter], sweep: Sweep, setting: S
 
 
 def _kind(parameter: Parameter) -> str:
-    return parameter.annotation or type(parameter.default).__name__
+    """The declared type, or the default's; "" where a default of None leaves it open.
+
+    >>> _kind(Parameter(name="limit", default=None, annotation="Optional[int]"))
+    'int | None'
+    """
+    if parameter.annotation:
+        optional = _OPTIONAL.fullmatch(parameter.annotation)
+        scalar = next(filter(None, optional.groups())) if optional else ""
+        return f"{scalar} | None" if scalar else parameter.annotation
+    return "" if parameter.default is None else type(parameter.default).__name__
 
 
 def coerce(text: str, kind: str) -> Any:
@@ -199,15 +234,29 @@ def coerce(text: str, kind: str) -> Any:
 
     >>> coerce("1e3", "int"), coerce("3", "float"), coerce("true", "bool")
     (1000, 3.0, True)
+    >>> coerce("8", "int | None"), coerce("null", "int | None")
+    (8, None)
     """
-    return of_type(text if kind == "str" else _yaml(text), kind)
+    if kind == "str | None" and text in _NONES:
+        return None
+    is_text = kind in ("str", "str | None")
+    return of_type(text if is_text else None if text in _NONES else _yaml(text), kind)
 
 
 def of_type(value: Any, kind: str) -> Any:
-    """``value`` if it is of the scalar type ``kind``; whole numbers stand for floats and ints.
+    """``value`` if it is of the scalar type ``kind``, which may end in ``| None``; "" stands for
+    any of them. Whole numbers stand for floats and ints.
+
     Raises ValueError, which says what was expected, where it is not."""
+    kind, optional, _ = kind.partition(" | None")
+    if value is None and (optional or not kind):
+        return None
+    if not kind:
+        kind = type(value).__name__
+        if kind not in SCALARS:
+            raise ValueError(f"one value of the types {', '.join(SCALARS)}, or null")
     if kind not in SCALARS:
-        raise ValueError(f"settable: only {', '.join(SCALARS)} parameters are")
+        raise ValueError(f"settable: only parameters of the types {', '.join(SCALARS)} are")
     if kind == "int" and isinstance(value, float) and value.is_integer():
         value = int(value)
     if kind == "float" and type(value) is int:

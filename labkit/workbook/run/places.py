@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_type_hints
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
+from labkit import extras
 from labkit.errors import BadFile, LabkitError, UsageError, did_you_mean
 from labkit.files import bad_field, load_yaml, validate
 
@@ -84,9 +85,7 @@ def _part(kind: str, name: str) -> Any:
     try:
         return getattr(import_module(module), name)
     except ImportError as missing:
-        raise UsageError(
-            f"--cluster needs {missing.name}: pip install -e '.[{extra}]' -c constraints.txt"
-        ) from None
+        raise UsageError(f"--cluster needs {missing.name}: {extras.command(extra)}") from None
 
 
 def _check_options(path: Path, tree: Any, cluster: Cluster) -> None:

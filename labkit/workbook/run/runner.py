@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import math
 import os
+import re
 import shutil
 import signal
 import tempfile
@@ -22,6 +23,7 @@ from typing import Any
 
 import nbformat
 import papermill
+from jupyter_client.kernelspec import KernelSpecManager
 from jupyter_client.manager import KernelManager
 from nbclient.exceptions import CellTimeoutError, DeadKernelError
 from nbclient.output_widget import OutputWidget
@@ -32,9 +34,9 @@ from papermill.engines import Engine, NotebookExecutionManager
 from papermill.exceptions import PapermillExecutionError
 from papermill.log import logger
 
-from labkit.errors import refused
+from labkit.errors import LabkitError, refused
 from labkit.files import naming
-from labkit.workbook import normalise
+from labkit.workbook import normalise, notebooks
 from labkit.workbook.run import processes
 from labkit.workbook.run.jobs import CELL_TIMEOUT_S, CellPlace, Job, Outcome, Status, Terms, now
 
@@ -54,6 +56,9 @@ SPARING = 10
 """How many times as long as the last save took lies between two, unless a cell takes a while."""
 LATE_S = 0.5
 """Seconds that a cell runs before what ran until then is saved for certain."""
+_OF_IPYTHON = re.compile(r"(\w*Error): (.+)")
+_NO_MAGIC = "; load the extension that has it in a cell before (%load_ext NAME), or take it out"
+_KERNEL = "kernelspec.name: python3 (in JupyterLab: Kernel, Change Kernel, Python 3, then save)"
 
 CellListener = Callable[[str, int, NotebookNode], None]
 """Called with "start" or "error", the cell's index in the executed notebook, and the cell."""
@@ -311,8 +316,7 @@ class _Watch:
 
     def __call__(self, kind: str, index: int, cell: NotebookNode) -> None:
         if kind == "error":
-            raised = [output for output in cell.outputs if output.output_type == "error"]
-            self.error = (raised[-1].ename, raised[-1].evalue) if raised else ("CellError", "")
+            self.error = _raised(cell)
             return
         tags = cell.metadata.get("tags", [])
         if "injected-parameters" in tags:
@@ -328,10 +332,44 @@ class _Watch:
         self.send(self.place)
 
 
+def _raised(cell: NotebookNode) -> tuple[str, str]:
+    """The name of the error that a cell raised, and what it says.
+
+    IPython writes what it refuses itself, such as a magic that it does not know, to standard error.
+    """
+    raised = [output for output in cell.outputs if output.output_type == "error"]
+    if raised:
+        return raised[-1].ename, raised[-1].evalue
+    written = "".join(o.text for o in cell.outputs if o.get("name") == "stderr").split("\n")
+    refused = [match for line in written if (match := _OF_IPYTHON.fullmatch(line.strip()))]
+    if not refused:
+        return "CellError", "\n".join(written)
+    name, message = refused[-1].groups()
+    remedy = _NO_MAGIC if "not found" in message and "%" in message else ""
+    return name, message.rstrip(".") + remedy
+
+
+def _kernel_problem(notebook: NotebookNode) -> str:
+    """Why the notebook's kernel cannot be started here, and what would be right; "" if it can."""
+    name, language = notebooks.kernel(notebook)
+    if not name:
+        return f"its metadata name no kernel; valid: {_KERNEL}"
+    installed = sorted(KernelSpecManager().find_kernel_specs())
+    if name in installed:
+        return ""
+    of_language = f" (for {language})" if language else ""
+    there = f"no kernel {name!r}{of_language} is installed here; there are: {', '.join(installed)}"
+    if language in ("python", ""):
+        return f"{there}; valid: {_KERNEL}"
+    return f"{there}. The workbook's notebooks are Python; install that kernel to run this one"
+
+
 def _papermill(
     job: Job, terms: Terms, source: Path, target: Path, watch: _Watch
 ) -> Exception | None:
     """Run papermill; what it raised, or None."""
+    if problem := _kernel_problem(nbformat.reads(job.text, as_version=4)):
+        return LabkitError(problem)
     try:
         with naming(target):
             source.write_text(job.text, encoding="utf-8")
@@ -364,8 +402,10 @@ def _explained(
         return ("failed", *watch.error)
     if ending is None or isinstance(ending, PapermillExecutionError):
         return "ok", "", ""
-    name = type(ending).__name__
     message = str(ending)
+    if isinstance(ending, LabkitError):
+        return "broken", "", message
+    name = type(ending).__name__
     if isinstance(ending, OSError) and (refusal := refused(ending)):
         return "broken", name, str(refusal)
     if _is_infrastructure(ending):

@@ -18,16 +18,21 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from importlib import import_module, util
 from pathlib import Path
+from typing import NamedTuple
+from urllib.parse import quote
 
-from labkit import files
-from labkit.errors import UsageError
+from labkit import extras, files
+from labkit.errors import LabkitError, UsageError
 from labkit.workbook import notebooks
 from labkit.workbook.queue import questions, reading_queue
+from labkit.workbook.review import claims, tally
 from labkit.workbook.review.scaffold import filled
 
 START = Path("results/lab/start.md")
 HOME = START.parent / ".jupyter"
 PANELS = START.parent / "panels"
+NOTEBOOKS = "notebooks"
+"""Where Lab's file browser opens."""
 LOOPBACK = "127.0.0.1"
 PORTS = range(8888, 8938)
 SHORTEST_TOKEN = 16
@@ -106,16 +111,17 @@ def lab_arguments(root: Path, *, collaborative: bool = False) -> list[str]:
     Raises UsageError where it is to be ``collaborative`` without jupyter-collaboration.
     """
     if collaborative and util.find_spec("jupyter_collaboration") is None:
-        raise UsageError("--collaborative needs more: pip install -e '.[collab]'")
+        raise UsageError(f"--collaborative needs more: {extras.command('collab')}")
     never = "jupyterlab.handlers.announcements.NeverCheckForUpdate"
     home = root / HOME / "lab"
     return [
-        f"--LabApp.default_url=/lab/tree/{START.as_posix()}",
+        f"--LabApp.default_url=/lab/tree/{START.as_posix()}?file-browser-path=/{NOTEBOOKS}",
         f"--LabApp.app_settings_dir={home / 'settings'}",
         f"--LabApp.workspaces_dir={home / 'workspaces'}",
         "--LabApp.news_url=None",
         f"--LabApp.check_for_updates_class={never}",
         "--LabApp.extension_manager=readonly",
+        "--ServerApp.contents_manager_class=labkit.workbook.session.contents.Contents",
         "--ContentsManager.pre_save_hook=labkit.workbook.normalise.keep_outputs",
         f"--YDocExtension.disable_rtc={not collaborative}",
         f"--YDocExtension.session_store_path={home / 'sessions.json'}",
@@ -143,7 +149,7 @@ def serve(
     module, name = lab if is_lab else ("jupyter_server.serverapp", "ServerApp")
     for part in (module.split(".")[0], "voila", "anywidget"):
         if util.find_spec(part) is None:
-            raise UsageError(f"{part} is missing: pip install -e '.[lab]' -c constraints.txt")
+            raise UsageError(f"{part} is missing: {extras.command('lab')}")
     _write_home(home := root / HOME / ("lab" if is_lab else "page"), lab=is_lab)
     if is_lab:
         write_panels(root, home, place.port, panels or {})
@@ -208,8 +214,7 @@ def write_start(root: Path, today: dt.date | None = None) -> None:
     queue = reading_queue.load(root)
     day = today or dt.date.today()
     asked = {paper: questions.load(root, paper.key) for paper in queue.reading_order()}
-    folder = (root / START).parent
-    known = {key: os.path.relpath(path, folder) for key, path in notebooks.paths(root).items()}
+    known = {key: _reviewed(root, path) for key, path in notebooks.paths(root).items()}
     text = filled(
         "start.md.j2",
         "labkit.workbook.session",
@@ -218,7 +223,31 @@ def write_start(root: Path, today: dt.date | None = None) -> None:
         asked=asked,
         open={p: [(n, q) for n, q in enumerate(qs, 1) if q.is_open] for p, qs in asked.items()},
         notebooks=known,
-        reviewed=sorted((p for p in queue if p.key in known), key=lambda p: p.key),
+        reviewed=sorted(
+            (paper for paper in queue if paper.key in known),
+            key=lambda paper: (known[paper.key].family, paper.key),
+        ),
+        signs=", ".join(f"{sign} {verdict}" for verdict, sign in tally.SYMBOLS.items()),
         library=queue.library,
     )
     files.write_atomically(root / START, text)
+
+
+class _Reviewed(NamedTuple):
+    """What the start page says of a paper that has a notebook."""
+
+    link: str
+    family: str
+    verdicts: str
+
+
+def _reviewed(root: Path, path: Path) -> _Reviewed:
+    """Look at a notebook as committed; one that cannot be read is listed too, and says so."""
+    link = quote(os.path.relpath(path, (root / START).parent))
+    try:
+        records = claims.from_notebook(notebooks.glimpse(path))
+    except LabkitError:
+        return _Reviewed(link, path.parent.name, "cannot be read: `labkit check` says why")
+    counts = tally.tally(records).all
+    said = " · ".join(f"{tally.SYMBOLS[verdict]} {count}" for verdict, count in counts.items())
+    return _Reviewed(link, path.parent.name, said or "none judged")

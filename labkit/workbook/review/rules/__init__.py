@@ -10,10 +10,11 @@ from labkit.workbook.review.rules import (
     prose,
     story,
     structure,
+    trying,
 )
 from labkit.workbook.review.rules.rule import RULES, Remark, Rule
 
 __all__ = ["RULES", "Remark", "Rule"]
 
-_MODULES = (structure, story, content, code, amounts, prose, facts, literals, outputs)
+_MODULES = (structure, story, content, code, amounts, prose, facts, literals, outputs, trying)
 assert all(_MODULES)  # importing them fills the table

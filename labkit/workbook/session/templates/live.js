@@ -6,6 +6,7 @@
   const place = document.querySelector('[data-tag="explorable"] .plot');
   if (!place) return;
 
+  const PLOT = ".widget-vbox .js-plotly-plot";
   const say = document.createElement("p");
   say.setAttribute("role", "status");
   say.style.cssText = "position:fixed;z-index:40;margin:0;padding:0 .3em;font:13px sans-serif;color:#555;background:#fff";
@@ -14,6 +15,7 @@
   frame.style.cssText = "position:fixed;z-index:30;border:0;background:#fff;transform-origin:0 0;" +
     "visibility:hidden;width:1000px;height:500px";
   document.body.append(frame, say);
+  document.querySelector(".reveal .controls").style.zIndex = 35; /* the arrows lie over the frame */
 
   let state = "the kernel is starting; the figure shows stored states";
   let live = false;
@@ -28,29 +30,42 @@
     place.style.visibility = live ? "hidden" : "";
     if (!shows) return;
     const { left, top, right, bottom, width } = place.getBoundingClientRect();
-    const arrows = document.querySelector(".reveal .controls")?.getBoundingClientRect().top;
-    const height = Math.min(bottom, (arrows || bottom) - 20) - top;
+    const height = bottom - top;
     Object.assign(say.style, { right: `${innerWidth - right}px`, top: `${top}px` });
-    /* As large as the slide's lettering, and no larger than what all of it has room for. */
-    const slides = Reveal.getScale();
-    frame.style.width = `${width / slides}px`;
+    /* In the stored figure's place and lettering; controls with no figure of ours shrink to fit. */
+    const zoom = Reveal.getScale() * Deck.zoomOf(place);
+    const plots = frame.contentDocument?.querySelectorAll(PLOT) ?? [];
     const cells = frame.contentDocument?.querySelector("#rendered_cells > div");
     const content = cells ? cells.getBoundingClientRect().bottom + frame.contentWindow.scrollY : 0;
-    const scale = Math.max(0.4, Math.min(slides, height / (content || 1)));
+    const scale = plots.length ? zoom : Math.max(0.4, Math.min(zoom, height / (content || 1)));
     Object.assign(frame.style, {
-      left: `${left + (width - (width / slides) * scale) / 2}px`,
+      left: `${left + (width - (width / zoom) * scale) / 2}px`,
       top: `${top}px`,
+      width: `${width / zoom}px`,
       height: `${height / scale}px`,
       transform: `scale(${scale})`,
     });
+    const page = frame.contentDocument?.documentElement;
+    page?.style.setProperty("--lettering", `${(20 * Reveal.getScale()) / scale}px`);
+    fill(plots, height / scale);
   }
 
+  /* Tell the live figures to share what the controls leave of `height`, where that has changed. */
+  let filled = 0;
+  function fill(plots, height) {
+    if (!live || !plots.length) return;
+    const taken = plots[0].getBoundingClientRect().top + 4;
+    const each = Math.floor((height - taken) / plots.length);
+    if (Math.abs(each - filled) < 2) return;
+    filled = each;
+    frame.contentWindow.labkitRoom = { height: each };
+    frame.contentWindow.dispatchEvent(new Event("labkit:room"));
+  }
+
+  /* The deck's keys are its own from within the frame too. */
   function keys(event) {
-    if (event.key === "PageDown") Reveal.next();
-    else if (event.key === "PageUp") Reveal.prev();
-    else if (event.key === "Escape") window.focus();
-    else return;
-    event.preventDefault();
+    const page = frame.contentDocument;
+    if (Deck.turn(event, page)) window.focus();
   }
 
   /* Voilà draws outputs after its page has loaded, so look again until there is one. */
@@ -61,7 +76,8 @@
     else if (!page?.querySelector(".js-plotly-plot .main-svg, .jupyter-widgets")) setTimeout(look, 400);
     else if (!live) {
       [live, state] = [true, "live"];
-      page.addEventListener("keydown", keys);
+      page.addEventListener("keydown", keys, true);
+      page.documentElement.classList.add("in-deck");
       setInterval(lay, 500); /* its height changes with what it shows */
     }
     lay();

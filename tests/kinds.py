@@ -1,0 +1,736 @@
+"""Every public function of a room, fed with odd values: it answers or it says what is wrong.
+
+A test module of a room makes a :class:`Room` and asks it for its calls:
+
+    ROOM = kinds.Room(cluster, examples, objects)
+
+    @pytest.mark.parametrize("name", ROOM.names())
+    def test_odd_values(name: str) -> None:
+        ROOM.check(name)
+
+    def test_every_public_call_has_an_example() -> None:
+        ROOM.check_examples()
+
+Calls are found in the room's ``__all__``: its functions, the classes that it makes, their methods.
+A new function therefore fails the test until ``examples`` has arguments with which it answers. Each
+argument in turn is replaced by each odd value, and the call must end within seconds with
+
+- an answer whose numbers are as finite as those of the right call, or
+- one of labkit's errors, in one paragraph that names the argument.
+
+``pytest -s`` prints how often a room did each.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import inspect
+import json
+import math
+import re
+import resource
+import shutil
+import signal
+import tempfile
+import time
+import warnings
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, fields, is_dataclass, replace
+from decimal import Decimal
+from enum import Enum
+from fractions import Fraction
+from functools import cached_property
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from labkit.datasets import DatasetUnavailable
+from labkit.errors import LabkitError, shown
+
+SECONDS = 5.0
+"""Of the processor: the longest that a call may take."""
+HANGS_S = 10
+"""After so many seconds by the clock a call is ended."""
+MEMORY_BYTES = 3 << 30
+"""More memory than the process has when it begins is not given to a call."""
+
+NUMBERS: tuple[Any, ...] = (
+    0,
+    -1,
+    1,
+    9.5,
+    -0.0,
+    math.nan,
+    math.inf,
+    -math.inf,
+    1e300,
+    1.7e308,
+    1e-320,
+    2**31,
+    2**53 + 1,
+    2**63,
+    2**70,
+    -(2**63) - 1,
+    10**400,
+    10**5000,
+    1_000_000_007,
+    np.float64(2.5),
+    np.float64(math.nan),
+    np.float32(1e30),
+    np.int64(-3),
+    np.uint8(2),
+    np.bool_(True),
+    True,
+    False,
+    1 + 2j,
+    Decimal("1.5"),
+    Fraction(1, 3),
+)
+TEXTS: tuple[Any, ...] = (
+    "",
+    "text",
+    "1",
+    "nan",
+    b"bytes",
+    "two\nlines",
+    "nul\0",
+    "\udcff",
+    "x" * 5000,
+    "/nope",
+    "/",
+    Path("/nope"),
+    Path("/"),
+)
+COLLECTIONS: tuple[Any, ...] = (
+    [],
+    (),
+    {},
+    set(),
+    [1],
+    [0],
+    [1, 1],
+    [2, 1],
+    [True],
+    ["text"],
+    [None],
+    [math.nan],
+    [math.inf],
+    [1e300],
+    [2**70],
+    [[1], [2, 3]],
+    [[]],
+    (1, 2),
+    ((1.0,), ("x",)),
+    {"a": 1},
+    {1: -2},
+    {"a": None},
+    {None: {}},
+    {1, 2},
+    range(0),
+    range(3),
+    range(2**62),
+    np.array([]),
+    np.array(1.0),
+    np.array([[1.0, np.nan]]),
+    np.array(["x"]),
+    np.array([None]),
+    np.array([True, False]),
+    np.array([1, 2], dtype="datetime64[s]"),
+    np.ma.masked,
+)
+FRAMES: tuple[Any, ...] = (
+    pd.DataFrame(),
+    pd.DataFrame({"a": [1]}),
+    pd.DataFrame([[1, 2]], columns=["a", "a"]),
+    pd.Series(["x"]),
+    pd.Series(dtype=float),
+    pd.Index([1]),
+)
+OTHERS: tuple[Any, ...] = (
+    None,
+    ...,
+    pd.NA,
+    pd.NaT,
+    pd.Timestamp(0),
+    object(),
+    int,
+    len,
+    math,
+    NotImplemented,
+    lambda *args, **given: None,
+    lambda *args, **given: math.nan,
+)
+ODD: tuple[Any, ...] = (*NUMBERS, *TEXTS, *COLLECTIONS, *FRAMES, *OTHERS)
+"""A value of every kind that a careless caller may give."""
+SHOWN = 40
+"""Calls that a failure lists at most."""
+OBJECTS = "objects"
+"""Stands for the results of a room whose classes are not public."""
+BROKEN: tuple[Any, ...] = (None, math.nan, math.inf, -1, True, "x", [], 2**70, 1e300, pd.NA)
+"""What takes the place of one part of a right value."""
+
+
+# ---------------------------------------------------------------- odd values made of right ones
+
+
+def variants(right: Any) -> Iterator[Any]:
+    """Make odd values of a right one: one part of it wrong, missing, twice, or of another kind."""
+    if isinstance(right, pd.DataFrame):
+        yield from _frames(right)
+    elif isinstance(right, np.ndarray):
+        yield from _arrays(right)
+    elif isinstance(right, Mapping):
+        yield from _mappings(right)
+    elif isinstance(right, list | tuple) and right:
+        yield from _sequences(right)
+    elif isinstance(right, int | float) and not isinstance(right, bool):
+        yield from (-right, right * 1e9, right * 1e-9, str(right), [right], {right: right})
+        yield from (np.float32(right), np.array(right), Decimal(right), right + 0.5)
+    elif isinstance(right, str):
+        yield from (right.upper() + "x", right.encode(), [right], " " + right, right + "\n")
+
+
+def _sequences(right: Sequence[Any]) -> Iterator[Any]:
+    kind = type(right) if type(right) in (list, tuple) else tuple
+    parts = list(right)
+    yield from (kind(parts[:1]), kind(parts[1:]), kind(parts * 2), kind(parts[::-1]))
+    yield from (iter(parts), dict.fromkeys(map(str, parts)), kind([kind(parts)]))
+    yield from (kind([*parts[:-1], part]) for part in BROKEN)
+    for part in variants(parts[0]) if isinstance(parts[0], list | tuple | Mapping) else ():
+        yield kind([part, *parts[1:]])
+
+
+def _mappings(right: Mapping[Any, Any]) -> Iterator[Any]:
+    yield from (list(right), list(right.items()), {**right, "nonsense": 1}, {**right, None: None})
+    for name, part in right.items():
+        yield {key: value for key, value in right.items() if key != name}
+        yield from ({**right, name: broken} for broken in BROKEN)
+        yield from ({**right, name: odd} for odd in variants(part))
+
+
+def _arrays(right: np.ndarray) -> Iterator[Any]:
+    yield from (right[:0], right[None], right.T[..., None], right.tolist(), right.astype(object))
+    yield from (np.concatenate([right, right]), right[::-1], right.astype(bool), right.astype(str))
+    if right.size and right.dtype.kind in "iuf":
+        yield from (-right, right * 0, right.astype(float) * 1e300, right.astype(complex))
+        for part in (math.nan, math.inf, -math.inf, -1.0, 0.5, 1e300):
+            broken = right.astype(float)
+            broken.flat[-1] = part
+            yield broken
+
+
+def _frames(right: pd.DataFrame) -> Iterator[Any]:
+    yield from (right[:0], right.iloc[:, :0], right.T, right.to_dict("list"), right.astype(object))
+    yield from (pd.concat([right, right]), right[::-1], pd.concat([right, right], axis=1))
+    yield right.astype(str)
+    for column in right.columns:
+        yield right.drop(columns=column)
+        for part in (None, math.nan, math.inf, -1, True, "x", pd.NA):
+            yield right.astype(object).assign(**{str(column): part})
+
+
+# ---------------------------------------------------------------- calls
+
+
+@dataclass
+class Room:
+    """Calls of a package, with arguments with which they answer.
+
+    Attributes:
+        package: the module whose ``__all__`` is public.
+        examples: arguments by call: ``"generate"``, ``"Trace"`` (its constructor),
+            ``"Trace.head"``; of ``*`` parameters a tuple, of ``**`` parameters a mapping. A call
+            that has more than one way has more examples: ``"simulate:groups"``.
+        objects: an instance of each class, by its name, whose methods are called. A class that has
+            no example is one that only the room itself makes, such as a result.
+        left_out: calls that are not tried, with the reason.
+        also: by call and parameter, ``"generate.cv"``: a pattern of what an error may name instead.
+        strange: patterns of the places where an answer may hold NaN or infinity, with the reason.
+    """
+
+    package: ModuleType
+    examples: Callable[[], Mapping[str, Mapping[str, Any]]]
+    objects: Callable[[], Mapping[str, Any]]
+    left_out: Mapping[str, str] = field(default_factory=dict)
+    also: Mapping[str, str] = field(default_factory=dict)
+    strange: Mapping[str, str] = field(default_factory=dict)
+    counts: Counter[str] = field(default_factory=Counter)
+
+    @cached_property
+    def arguments(self) -> Mapping[str, Mapping[str, Any]]:
+        return self.examples()
+
+    @cached_property
+    def instances(self) -> Mapping[str, Any]:
+        return self.objects()
+
+    def names(self) -> list[str]:
+        """List what is public, for the parameters of a test; nothing is made for it."""
+        return [*public(self.package), OBJECTS]
+
+    def calls(self, name: str) -> list[str]:
+        """List the calls of a public name: a function's examples; a class's methods too.
+
+        :data:`OBJECTS` has those of results whose class is not public.
+        """
+        if name == OBJECTS:
+            others = self.instances.keys() - public(self.package).keys()
+            found = [call for other in sorted(others) for call in self._of_class(other)]
+        elif isinstance(self._value(name), type):
+            found = [name] * _is_made_by_users(self._value(name)) + self._of_class(name)
+        else:
+            found = [name]
+        ways = [way for call in found for way in self.arguments if way.startswith(f"{call}:")]
+        return [call for call in [*found, *ways] if call not in self.left_out]
+
+    def _of_class(self, name: str) -> list[str]:
+        cls = self._value(name)
+        return [f"{name}.{method}" for method in methods(cls)] if _is_made_by_users(cls) else []
+
+    def _value(self, name: str) -> Any:
+        """Find what a public name, or that of an object, means."""
+        known = public(self.package)
+        return known[name] if name in known else type(self.instances[name])
+
+    def check_examples(self) -> None:
+        """Every call has an example and an object, and none is left over."""
+        lacking = []
+        calls = [call for name in self.names() for call in self.calls(name)]
+        for call in calls:
+            owner, dot, _ = call.partition(".")
+            is_made = not dot and call in self.instances  # a class that only the room itself makes
+            if call not in self.arguments and not is_made and self.parameters(call):
+                lacking.append(f"{call}({', '.join(self.parameters(call))})")
+            if dot and owner not in self.instances:
+                lacking.append(f"an instance of {owner} in objects")
+        assert not lacking, (
+            f"{self.package.__name__}: give arguments with which these answer, in the table of "
+            f"examples of its test of wrong kinds: {'; '.join(dict.fromkeys(lacking))}"
+        )
+        unknown = (self.arguments.keys() | self.left_out.keys()) - set(calls)
+        assert not unknown - self.left_out.keys(), f"examples of no public call: {sorted(unknown)}"
+
+    def target(self, call: str) -> Callable[..., Any]:
+        """Find what a call's name means."""
+        owner, dot, method = call.partition(":")[0].partition(".")
+        if not dot:
+            return self._value(owner)
+        return getattr(self.instances.get(owner, self._value(owner)), method)
+
+    def parameters(self, call: str) -> dict[str, inspect.Parameter]:
+        """List a call's parameters."""
+        owner, dot, method = call.partition(":")[0].partition(".")
+        value = self._value(owner)
+        names = getattr(value, method) if dot else value
+        listed = inspect.signature(names).parameters
+        plain = inspect.getattr_static(value, method) if dot else None
+        is_bound = not dot or isinstance(plain, classmethod | staticmethod)
+        return {name: listed[name] for name in list(listed)[0 if is_bound else 1 :]}
+
+    def outcomes(self, name: str) -> Iterator[Outcome]:
+        """Call with each argument replaced by each odd value, then without it, then with one that
+        does not exist."""
+        if name not in self.arguments and self.parameters(name):
+            return
+        parameters = self.parameters(name)
+        given = self.arguments.get(name, {})
+        usual = strange_places(self._answer(name))
+        for parameter, kind in parameters.items():
+            values = [*ODD, *self.instances.values(), *variants(given.get(parameter))]
+            for value in values:
+                part = value
+                if kind.kind is kind.VAR_POSITIONAL and not isinstance(value, tuple):
+                    part = (value,)
+                if kind.kind is kind.VAR_KEYWORD and not _is_keywords(value):
+                    part = dict.fromkeys(given.get(parameter, {"a": 1}), value)
+                changed = {**given, parameter: part}
+                yield self._tried(name, parameter, value, changed, usual)
+            if parameter in given and kind.default is kind.empty:
+                rest = {key: value for key, value in given.items() if key != parameter}
+                yield self._tried(name, parameter, "left out", rest, usual)
+        if parameters:
+            yield self._tried(name, "nonsense", 1, {**given, "nonsense": 1}, usual)
+
+    def _answer(self, name: str) -> Any:
+        """Call with the right arguments, where there are some; published data may be wanting."""
+        parameters = self.parameters(name)
+        if name not in self.arguments and parameters:
+            return None
+        try:
+            return call_with(self.target(name), parameters, self.arguments.get(name, {}))
+        except DatasetUnavailable:
+            return None
+
+    def _tried(
+        self, name: str, parameter: str, value: Any, given: Mapping[str, Any], usual: set[str]
+    ) -> Outcome:
+        outcome = tried(self.target(name), self.parameters(name), given)
+        outcome = replace(outcome, call=name, parameter=parameter, value=value)
+        plain = name.partition(":")[0]
+        part = given.get(parameter)
+        words = [parameter, *(part if _is_keywords(part) else ())]
+        pattern = self.also.get(f"{plain}.{parameter}", "(?!)")
+        if outcome.kind == "refused" and not names(outcome, words, value, pattern):
+            return replace(outcome, kind="nameless")
+        if outcome.kind == "answered":
+            try:
+                new = unlike(strange_places(outcome.answer) - usual, "|".join(self.strange))
+            except Exception as error:
+                new = {f"{type(error).__name__} of its summary: {error}"}
+            if new:
+                return replace(outcome, kind="strange", text=", ".join(sorted(new)))
+        return outcome
+
+    def check(self, name: str) -> None:
+        """Assert that all calls of a public name answer or say what is wrong, whatever they are
+        given."""
+        wrong = []
+        counts: Counter[str] = Counter()
+        for call in self.calls(name):
+            self._answer(call)  # what it compiles takes no call's time
+            found = list(limited(self.outcomes(call)))
+            counts.update(outcome.kind for outcome in found)
+            wrong += [str(each) for each in found if each.kind not in ("answered", "refused")]
+        self.counts += counts
+        print(f"{self.package.__name__}.{name}: {_listed(counts)}")
+        print(f"{self.package.__name__} so far: {_listed(self.counts)}")
+        assert not wrong, f"{len(wrong)} of {counts.total()} calls:\n" + "\n".join(wrong[:SHOWN])
+
+
+def _listed(counts: Counter[str]) -> str:
+    listed = [f"{counts.total()} calls", *(f"{count} {kind}" for kind, count in counts.items())]
+    return ", ".join(listed)
+
+
+def _is_keywords(value: Any) -> bool:
+    """Tell a mapping that may stand after ``**``, where Python itself asks for texts."""
+    return isinstance(value, dict) and all(isinstance(key, str) for key in value)
+
+
+def _is_made_by_users(cls: type) -> bool:
+    """Tell classes from protocols, which users write, and from enums."""
+    return not issubclass(cls, Enum) and not getattr(cls, "_is_protocol", False)
+
+
+def public(package: ModuleType) -> dict[str, Any]:
+    """Find a package's public functions and classes, and those of its public modules."""
+    found = {}
+    for name in sorted(package.__all__):
+        value = getattr(package, name)
+        if isinstance(value, ModuleType):
+            found |= {
+                key: inner
+                for key, inner in vars(value).items()
+                if inspect.isfunction(inner)
+                and inner.__module__ == value.__name__
+                and key[0] != "_"
+            }
+        elif isinstance(value, type) or (callable(value) and hasattr(value, "__name__")):
+            found[name] = value
+    return found
+
+
+def methods(cls: type) -> list[str]:
+    """List a class's public methods that labkit wrote."""
+    found = []
+    for name, plain in inspect.getmembers_static(cls):
+        inner = getattr(plain, "__func__", plain)
+        ours = inspect.isfunction(inner) and inner.__module__.startswith("labkit.")
+        if ours and not name.startswith("_"):
+            found.append(name)
+    return found
+
+
+# ---------------------------------------------------------------- what became of a call
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a call with an odd value did.
+
+    Attributes:
+        kind: ``answered``, ``refused`` (one of labkit's errors that names the argument),
+            ``nameless`` (one that does not), ``raw`` (another exception), ``strange`` (an answer
+            with numbers that are not finite), or ``slow``.
+        text: of the error.
+    """
+
+    kind: str
+    text: str = ""
+    answer: Any = None
+    call: str = ""
+    parameter: str = ""
+    value: Any = None
+
+    def __str__(self) -> str:
+        return f"{self.kind}: {self.call}({self.parameter}={_shown(self.value)}): {self.text[:300]}"
+
+
+def _shown(value: Any) -> str:
+    try:
+        return " ".join(repr(value).split())[:120]
+    except ValueError:  # Python prints no integer of more than 4,300 digits
+        return "a number of thousands of digits"
+
+
+class _Hangs(BaseException):
+    """A call has taken :data:`HANGS_S`."""
+
+
+def call_with(
+    call: Callable[..., Any], parameters: Mapping[str, inspect.Parameter], given: Mapping[str, Any]
+) -> Any:
+    """Call with arguments by name; those of ``*`` and ``**`` parameters are spread."""
+    plain: dict[str, Any] = {}
+    spread: tuple[Any, ...] = ()
+    for name, value in given.items():
+        kind = parameters[name].kind if name in parameters else inspect.Parameter.KEYWORD_ONLY
+        if kind is inspect.Parameter.VAR_POSITIONAL:
+            spread = tuple(value)
+        elif kind is inspect.Parameter.VAR_KEYWORD:
+            plain |= value
+        else:
+            plain[name] = value
+    if spread:  # what stands before the starred ones can only be given by its place
+        first = [
+            plain.pop(n)
+            for n, p in parameters.items()
+            if n in plain and p.kind is p.POSITIONAL_OR_KEYWORD
+        ]
+        return call(*first, *spread, **plain)
+    return call(**plain)
+
+
+def tried(
+    call: Callable[..., Any], parameters: Mapping[str, inspect.Parameter], given: Mapping[str, Any]
+) -> Outcome:
+    """Call, and tell what came of it."""
+    began_s = time.process_time()
+    try:
+        answer = call_with(call, parameters, given)
+        if inspect.isgenerator(answer):
+            answer = next(answer, None)
+        outcome = Outcome("answered", answer=answer)
+    except LabkitError as error:
+        text = str(error)
+        paragraph = bool(text.strip()) and "\n\n" not in text and len(text) < 2000
+        outcome = Outcome("refused" if paragraph else "raw", text or "an empty error")
+    except _Hangs:
+        return Outcome("slow", f"no end within {HANGS_S} s")
+    except Exception as error:
+        trace = error.__traceback__
+        while trace and trace.tb_next:
+            trace = trace.tb_next
+        place = f"{trace.tb_frame.f_code.co_filename}:{trace.tb_lineno}" if trace else ""
+        outcome = Outcome("raw", f"{type(error).__name__}: {error} at {place}")
+    seconds = time.process_time() - began_s
+    if seconds > SECONDS:
+        return Outcome("slow", f"{seconds:.1f} s of the processor")
+    return outcome
+
+
+def names(outcome: Outcome, words: Sequence[str], value: Any, also: str) -> bool:
+    """Tell whether an error names the argument, the file that it is the path of, or what there is
+    none of."""
+    text = outcome.text
+    if outcome.parameter == "nonsense" or re.search(also, text):
+        return True
+    if any(re.search(rf"\b{re.escape(word)}\b", text) for word in words):
+        return True
+    if isinstance(value, str | Path) and str(Path(value))[:25] in text:
+        return True
+    parts = value if isinstance(value, dict | list | tuple) else [value]
+    return any(isinstance(part, str) and f" {shown(part)}" in text for part in parts)
+
+
+def unlike(places: set[str], pattern: str) -> set[str]:
+    """Keep the places that a pattern does not match; an empty pattern matches none."""
+    return {place for place in places if not (pattern and re.search(pattern, place))}
+
+
+def strange_places(answer: Any, depth: int = 4) -> set[str]:
+    """List where an answer holds NaN or infinity: paths, without the numbers of rows."""
+    if isinstance(answer, float | np.floating):
+        return set() if math.isfinite(answer) else {"nan" if math.isnan(answer) else "inf"}
+    if depth == 0 or answer is None or isinstance(answer, str | bytes | type):
+        return set()
+    if isinstance(answer, np.ndarray):
+        if answer.dtype.kind not in "fc":
+            return set()
+        signs = {"nan": np.isnan(answer).any(), "inf": np.isinf(answer).any()}
+        return {sign for sign, found in signs.items() if found}
+    return {f"{n}.{p}" for n, inner in _parts(answer) for p in strange_places(inner, depth - 1)}
+
+
+def _parts(answer: Any) -> Iterator[tuple[str, Any]]:
+    """List what an answer is made of, its summary and table too."""
+    if isinstance(answer, pd.DataFrame):
+        numbers = answer.select_dtypes("number")
+        yield from ((str(name), numbers[name].to_numpy()) for name in numbers.columns.unique())
+    elif isinstance(answer, Mapping):
+        yield from ((str(name), value) for name, value in answer.items())
+    elif isinstance(answer, list | tuple | set | frozenset):
+        yield from (("", value) for value in list(answer)[:1000])
+    elif is_dataclass(answer):
+        yield from ((item.name, getattr(answer, item.name, None)) for item in fields(answer))
+    for view in ("summary", "frame"):
+        method = getattr(answer, view, None)
+        if inspect.ismethod(method) and type(answer).__module__.startswith("labkit."):
+            yield view, method()
+
+
+# ---------------------------------------------------------------- files
+
+
+def file(name: str, content: str) -> Path:
+    """Write a right file, for an example's path; it goes with the process."""
+    folder = Path(tempfile.mkdtemp(prefix="labkit-kinds-"))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    path = folder / name
+    path.write_text(content)
+    return path
+
+
+CELLS = (
+    "",
+    "nan",
+    "inf",
+    "-1",
+    "0",
+    "True",
+    "x",
+    "1,5",
+    "1e300",
+    "1e-320",
+    str(2**63),
+    str(2**70),
+    "9" * 5000,
+    '"1\n2"',
+    '"',
+    "0x10",
+    "1_000",
+    "١",
+    "2021-01-01",
+)
+"""What takes the place of one field of a table."""
+
+
+def tables(right: str, sep: str = ",") -> list[bytes]:
+    """Make odd files of a right table: encodings, headings, ragged rows, and one field wrong.
+
+    Args:
+        right: the table, with headings and one row or more.
+        sep: what separates its fields.
+    """
+    lines = right.rstrip("\n").split("\n")
+    header = lines[0].split(sep)
+    first = lines[1].split(sep)
+    text = "\n".join(lines)
+    found = [right.encode(code) for code in ("utf-8-sig", "utf-16", "utf-32")]
+    found += [b"", b"\n\n", b"\0" * 64, bytes(range(256)), b"\xff\xfe", right.encode()[:-3]]
+    texts = [
+        lines[0],
+        "\n".join([lines[0], *lines]),
+        "\n".join(lines[1:]),
+        text.replace(sep, ";" if sep == "," else ","),
+        text.replace("\n", "\r\n"),
+        text.replace("\n", "\r"),
+        text.replace("\n", "\n\n"),
+        "\n".join([lines[0], *(line + sep for line in lines[1:])]),
+        "\n".join(line + sep for line in lines),
+        "\n".join([lines[0], sep.join(first[:-1])]),
+        "\n".join([lines[0], sep.join([*first, "1"])]),
+        "\n".join([*lines, "{}", "[1]"]),
+        "\n".join([*lines, lines[1]]),
+        "\n".join([lines[0], *lines[:0:-1]]),
+        '{"a": [1, {}]}',
+        "<html></html>",
+        "é" * 10,
+    ]
+    for place, heading in enumerate(header):
+        without = [line.split(sep) for line in lines]
+        texts.append("\n".join(sep.join(row[:place] + row[place + 1 :]) for row in without))
+        texts.append("\n".join([sep.join([*header, heading]), sep.join([*first, first[place]])]))
+        for cell in CELLS:
+            row = [*first[:place], cell, *first[place + 1 :]]
+            texts.append("\n".join([lines[0], sep.join(row), *lines[2:]]))
+    return found + [each.encode() for each in texts]
+
+
+def documents(right: Any) -> list[bytes]:
+    """Make odd JSON files of a right one: no JSON, another kind, one part of it wrong."""
+    found = [b"", b"{", b"[" * 100_000, b"\xff", b"\0", b"nul", b'{"a": 1, "a": 2}', b"1e999"]
+    values = [None, True, 0, -1, 1.5, "x", [], {}, [[]], {"a": {}}, [right], *variants(right)]
+    for value in values:
+        with contextlib.suppress(TypeError, ValueError, OverflowError):
+            found.append(json.dumps(value).encode())
+    return found
+
+
+def numbered(values: Sequence[Any]) -> list[str]:
+    """Name the parameters of a test by their places."""
+    return [f"odd{place}" for place in range(len(values))]
+
+
+def check_file(
+    read: Callable[[Path], Any], path: Path, content: bytes, *, strange: str = ""
+) -> None:
+    """Assert that a reader answers, in finite numbers, or names the file in one paragraph.
+
+    Args:
+        strange: a pattern of the places where an answer may hold NaN or infinity.
+    """
+    path.write_bytes(content)
+    with limits():
+        signal.alarm(HANGS_S)
+        outcome = tried(read, {"path": _PATH}, {"path": path})
+        places = strange_places(outcome.answer) if outcome.kind == "answered" else set()
+    said = content[:300]
+    assert outcome.kind in ("answered", "refused"), f"{said!r}: {outcome.text}"
+    assert outcome.kind == "answered" or str(path) in outcome.text, f"{said!r}: {outcome.text}"
+    assert not unlike(places, strange), f"{said!r}: {places}"
+
+
+_PATH = inspect.Parameter("path", inspect.Parameter.POSITIONAL_OR_KEYWORD)
+
+
+# ---------------------------------------------------------------- limits
+
+
+@contextmanager
+def limits() -> Iterator[None]:
+    """Give calls so much memory and time, and no warnings on the way."""
+
+    def end(*_: object) -> None:
+        raise _Hangs
+
+    pages = int(Path("/proc/self/statm").read_text().split()[0])
+    soft, hard = resource.getrlimit(resource.RLIMIT_AS)
+    most = pages * resource.getpagesize() + MEMORY_BYTES
+    before = signal.signal(signal.SIGALRM, end)
+    resource.setrlimit(resource.RLIMIT_AS, (most, hard))
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        signal.alarm(0)
+        signal.signal(signal.SIGALRM, before)
+        resource.setrlimit(resource.RLIMIT_AS, (soft, hard))
+
+
+def limited(outcomes: Iterator[Outcome]) -> Iterator[Outcome]:
+    """Go through outcomes under :func:`limits`, the clock wound anew before each."""
+    with limits():
+        while True:
+            signal.alarm(HANGS_S)
+            outcome = next(outcomes, None)
+            if outcome is None:
+                return
+            yield replace(outcome, answer=None)
