@@ -13,12 +13,11 @@ import lazy_loader
 
 _HOMES = {  # where each public name comes from; modules are loaded with the first of their names
     "building": ("byteps_shares", "names", "program"),
-    "costing": ("Cost", "Fabric", "best", "bound", "compare", "cost"),
-    "executing": ("Execution", "execute"),
+    "costing": ("Fabric", "best", "bound", "compare", "cost"),
+    "executing": ("execute",),
     "figures": ("figure_costs", "figure_overlap", "figure_program"),
-    "fitting": ("Fit", "fit"),
-    "overlapping": ("Overlap", "overlap"),
-    "scaling": ("MessageTime", "message_time"),
-    "programs": ("Action", "Program", "Rows"),
+    "fitting": ("fit",),
+    "overlapping": ("overlap",),
+    "scaling": ("message_time",),
 }
 __getattr__, __dir__, __all__ = lazy_loader.attach(__name__, submod_attrs=_HOMES)

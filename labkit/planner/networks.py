@@ -6,14 +6,14 @@ of the models' published definitions; a multiplication and an addition count as 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from math import prod
 from typing import TYPE_CHECKING, Literal, get_args
 
 from labkit.errors import BadValue, not_among
-from labkit.kit.describe import Count, checked
+from labkit.kit.describe import Count, Whole, checked
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -117,7 +117,8 @@ class Draft:
     ``after`` names what the operator reads; None is the operator that was added last.
     """
 
-    def __init__(self, name: str, batch: int, size: int) -> None:
+    @checked
+    def __init__(self, name: str, batch: Count, size: Count) -> None:
         shape: dict[Axis, int] = {"sample": batch, "channel": 3, "height": size, "width": size}
         self.name = name
         self.operators = {"image": Operator(name="image", kind="input", inputs=(), output=shape)}
@@ -129,7 +130,25 @@ class Draft:
         return operator.name
 
     def _of(self, after: str | None) -> Operator:
-        return self.operators[after or list(self.operators)[-1]]
+        """The operator of that name, or the last one."""
+        if after is None:
+            return list(self.operators.values())[-1]
+        if after not in self.operators:
+            raise not_among("operator", after, self.operators)
+        return self.operators[after]
+
+    def _alike(self, inputs: Sequence[str], *axes: Axis) -> dict[Axis, int]:
+        """The shape of several operators' outputs, which must be one on these axes."""
+        if not inputs:
+            raise BadValue("planner.Network: inputs is empty; one operator at least is valid")
+        shapes = [self._of(name).output for name in inputs]
+        for shape in shapes:
+            if any(shape[axis] != shapes[0][axis] for axis in axes):
+                raise BadValue(
+                    f"planner.Network: inputs {', '.join(inputs)} have outputs of different "
+                    f"{', '.join(axes)}"
+                )
+        return dict(shapes[0])
 
     def _slides(
         self,
@@ -150,6 +169,11 @@ class Draft:
             "height": (source.output["height"] + 2 * above - tall) // stride + 1,
             "width": (source.output["width"] + 2 * beside - wide) // stride + 1,
         }
+        if min(output.values()) < 1:
+            raise BadValue(
+                f"planner.Network: window {window} of {name!r} is larger than its input with its "
+                f"padding {padding}"
+            )
         operator = Operator(
             name=name,
             kind=kind,
@@ -162,29 +186,38 @@ class Draft:
         )
         return self._add(operator)
 
+    @checked
     def convolution(
         self,
         name: str,
-        channels: int,
-        window: int | tuple[int, int],
+        channels: Count,
+        window: Count | tuple[Count, Count],
         *,
-        stride: int = 1,
-        padding: int | tuple[int, int] = 0,
+        stride: Count = 1,
+        padding: Whole | tuple[Whole, Whole] = 0,
         after: str | None = None,
     ) -> str:
         """A convolution over all input channels."""
         source = self._of(after)
         return self._slides(name, "convolution", source, channels, window, stride, padding)
 
+    @checked
     def pool(
-        self, name: str, window: int, *, stride: int, padding: int = 0, after: str | None = None
+        self,
+        name: str,
+        window: Count,
+        *,
+        stride: Count,
+        padding: Whole = 0,
+        after: str | None = None,
     ) -> str:
         """A maximum or average of each channel over a window."""
         source = self._of(after)
         channels = source.output["channel"]
         return self._slides(name, "pool", source, channels, window, stride, padding)
 
-    def dense(self, name: str, channels: int, *, after: str | None = None) -> str:
+    @checked
+    def dense(self, name: str, channels: Count, *, after: str | None = None) -> str:
         """A fully connected operator over all that a sample has."""
         source = self._of(after)
         sample = source.output["sample"]
@@ -194,15 +227,17 @@ class Draft:
             Operator(name=name, kind="dense", inputs=(source.name,), output=output, depth=depth)
         )
 
-    def add(self, name: str, inputs: list[str]) -> str:
+    @checked
+    def add(self, name: str, inputs: Sequence[str]) -> str:
         """The sum of outputs of one shape."""
-        output = self.operators[inputs[0]].output
+        output = self._alike(inputs, *AXES)
         return self._add(Operator(name=name, kind="add", inputs=tuple(inputs), output=output))
 
-    def concat(self, name: str, inputs: list[str]) -> str:
+    @checked
+    def concat(self, name: str, inputs: Sequence[str]) -> str:
         """Channels of several outputs, one after another."""
-        channels = sum(self.operators[source].output["channel"] for source in inputs)
-        output = {**self.operators[inputs[0]].output, "channel": channels}
+        output = self._alike(inputs, "sample", "height", "width")
+        output["channel"] = sum(self.operators[source].output["channel"] for source in inputs)
         return self._add(Operator(name=name, kind="concat", inputs=tuple(inputs), output=output))
 
     def network(self) -> Network:
