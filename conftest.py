@@ -65,13 +65,17 @@ class OtherKernel(pytest.File):
         self.language = language
 
     def collect(self) -> Iterator[pytest.Item]:
-        yield OtherKernelItem.from_parent(self, name="its kernel is Python's")
+        item = OtherKernelItem.from_parent(self, name="its kernel is Python's")
+        item.language = self.language
+        yield item
 
 
 class OtherKernelItem(pytest.Item):
+    language = ""
+
     def runtest(self) -> None:
         pytest.fail(
-            f"{self.path} is for {self.parent.language}, and tests run Python alone; "
+            f"{self.path} is for {self.language}, and tests run Python alone; "
             "valid: kernelspec.name: python3",
             pytrace=False,
         )

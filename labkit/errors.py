@@ -86,6 +86,7 @@ def refused(error: OSError) -> LabkitError | None:
 MOST_LISTED = 40
 """Names that an error lists; of more it names the nearest."""
 _LIKENESS = 0.55
+_LEAST_BEGINNING = 3  # letters
 
 
 def nearest(
@@ -93,7 +94,8 @@ def nearest(
 ) -> list[str]:
     """Find the valid names most like ``value``, the most like first; case does not matter.
 
-    A name that has parts, such as ``metric.time_s``, is also found by its last one.
+    A name that has parts, such as ``metric.time_s``, is also found by its last one, and any name by
+    three letters or more that it begins with.
 
     Args:
         value: what was said.
@@ -113,6 +115,8 @@ def nearest(
             spelled.setdefault(part.casefold(), {})[name] = None
     text = (value if isinstance(value, str) else shown(value)).casefold()
     found = difflib.get_close_matches(text, spelled, n=len(spelled) or 1, cutoff=likeness)
+    if len(text) >= _LEAST_BEGINNING:
+        found += [name for name in spelled if name.startswith(text)]
     return list(dict.fromkeys(name for each in found for name in spelled[each]))[:most]
 
 

@@ -102,9 +102,9 @@ TEXTS: tuple[Any, ...] = (
     "nul\0",
     "\udcff",
     "x" * 5000,
-    "/nope",
+    "/dev/null/nope",
     "/",
-    Path("/nope"),
+    Path("/dev/null/nope"),
     Path("/"),
 )
 COLLECTIONS: tuple[Any, ...] = (

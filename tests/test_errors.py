@@ -16,6 +16,8 @@ POLICIES = ["fifo", "srtf", "las", "best-effort"]
         ("fiof", ["fifo"]),
         ("besteffort", ["best-effort"]),
         ("wfq", []),
+        ("best", ["best-effort"]),
+        ("be", []),
     ],
 )
 def test_the_nearest_name_is_found_in_any_case(said: str, meant: list[str]) -> None:

@@ -208,7 +208,7 @@ def stages(model: Model, cut: int) -> int:
         ("qwen2.5-7b", {"tp": 7}, r"ffn \(18944\) must divide by tp \(7\)"),
         ("deepseek-v3", {"ep": 3}, r"experts \(256\) must divide by ep \(3\)"),
         ("llama-2-7b", {"ep": 2}, "no experts"),
-        ("llama-2-7b", {"tp": -1}, "heads"),
+        ("llama-2-7b", {"tp": -1}, r"tp must be a whole number, at least 1"),
     ],
 )
 def test_cuts_through_a_head_or_an_expert_are_refused(

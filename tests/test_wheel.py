@@ -229,7 +229,7 @@ def answers(bare: Path, elsewhere: Path) -> Answers:
     """Exit code, standard output and standard error of every command, from one process."""
     asked = [as_json(example) for example in EXAMPLES] + MORE
     asked += [f"labkit {words}" for words in ("--help", "run --help", *WORKBOOK)]
-    asked += [f"labkit panel {name}" for name in panel.PANELS]
+    asked += ["labkit mcp", *(f"labkit panel {name}" for name in panel.PANELS)]
     printed = run(bare, elsewhere, DRIVER, "answers.json", input=json.dumps(asked))
     assert printed == "", "a library wrote past the command, into what it prints as JSON"
     found = json.loads((elsewhere / "answers.json").read_text())
@@ -313,6 +313,13 @@ def test_the_workbook_s_commands_say_what_to_install(words: str, answers: Answer
     sentence = f"`labkit {name}` needs {lacks}, which is not installed here: "
     assert (code, out) == (2, "")
     assert f"{sentence}pip install 'mlsys-labkit[{extra}]'" in " ".join(err.split())
+
+
+def test_the_server_for_assistants_says_what_to_install(answers: Answers) -> None:
+    code, out, err = answers["labkit mcp"]
+    assert (code, out) == (2, "")
+    sentence = "`labkit mcp` needs mcp, which is not installed here: "
+    assert f"{sentence}pip install 'mlsys-labkit[mcp]'" in " ".join(err.split())
 
 
 @pytest.mark.parametrize("name", panel.PANELS)

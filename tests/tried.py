@@ -77,7 +77,7 @@ def main() -> int:
     if table.row_count:
         console.print(table)
     else:
-        console.print(f"{len(keys)} notebooks run at all other values of their parameters")
+        console.print(f"at every other value of their parameters run: {', '.join(keys)}")
     return int(bool(table.row_count))
 
 

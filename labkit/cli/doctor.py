@@ -240,7 +240,7 @@ def check_engine(checkout: Checkout) -> Iterator[Finding]:
 
 def check_torch(checkout: Checkout) -> Iterator[Finding]:
     if util.find_spec("torch") is None:
-        advice = "only measured memory needs it: pip install -c constraints.txt -e '.[torch]'"
+        advice = f"only measured memory needs it: {extras.command('torch')}"
         yield warn("torch", "not installed", advice)
         return
     import torch

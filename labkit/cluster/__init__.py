@@ -18,6 +18,7 @@ _HOMES = {  # where each public name comes from; modules are loaded with the fir
     "bounds": ["Bound", "bound"],
     "figures": ["figure_jct", "figure_pairs", "figure_sweep", "figure_timeline"],
     "inputs.clusters": ["Cluster", "Pool"],
+    "inputs.logs": ["from_pods", "from_swf"],
     "inputs.published": ["from_slurm", "generate", "load", "load_elastic"],
     "inputs.rates": ["Rates"],
     "inputs.throughputs": ["Throughputs", "generate_continuous", "load_throughputs"],

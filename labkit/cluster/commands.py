@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Annotated, Any
@@ -35,7 +36,8 @@ class TraceOptions:
     trace: Annotated[
         str,
         argument(
-            "A CSV file, an export of `sacct -P`, itp-elasticflow/06, …; default: synthetic jobs.",
+            "A CSV file, an export of `sacct -P`, a log in the Standard Workload Format (.swf), "
+            "Alibaba's pods of 2023, itp-elasticflow/06, …; default: synthetic jobs.",
             metavar="[TRACE]",
             complete=lambda: [f"{n}/{p}" for n in PARTS for p in PARTS[n]],
         ),
@@ -43,6 +45,9 @@ class TraceOptions:
     columns: Annotated[
         str, option("The CSV file's own headings.", metavar="arrival_s=HEADING,…")
     ] = ""
+    processors_per_gpu: Annotated[
+        int, option("Processors of a .swf log that stand for a GPU.", min=1)
+    ] = 1
     first: Annotated[int, option("Only the first jobs; 0: all.", min=0)] = 0
     jobs: Annotated[int, option("Number of synthetic jobs.", min=1)] = 1000
     load: Annotated[float, option("Load that synthetic jobs offer the first cluster.")] = 0.9
@@ -50,7 +55,11 @@ class TraceOptions:
 
     def read(self, num_gpus: int) -> Trace:
         if self.trace:
-            trace = from_path_or_name(self.trace, columns=pairs("--columns", self.columns))
+            trace = from_path_or_name(
+                self.trace,
+                columns=pairs("--columns", self.columns),
+                processors_per_gpu=self.processors_per_gpu,
+            )
         else:
             trace = cluster.generate(self.jobs, num_gpus=num_gpus, load=self.load, rng=self.seed)
         return trace.head(self.first) if self.first else trace
@@ -110,6 +119,23 @@ _SHOWN = {
 }
 
 
+def _offer(trace: Trace, gpus: Cluster) -> str:
+    """How much work the jobs bring, for the time in which they arrive."""
+    load = trace.offered_load(gpus.num_gpus)
+    jobs = f"{len(trace):,} job{'s' * (len(trace) > 1)}"
+    if not math.isfinite(load):
+        return f"{jobs} of {trace.work_gpu_s.sum():,.0f} GPU-s, submitted at one moment"
+    return f"{jobs} offer {load:.2f} of what the GPUs can do"
+
+
+def _recorded(summary: dict[str, Any]) -> list[tuple[str, Any, str]]:
+    """The simulated wait beside the recorded one, where the trace has starts."""
+    if "median_recorded_wait_s" not in summary:
+        return []
+    recorded = f"recorded: {summary['median_recorded_wait_s']:,.0f} s"
+    return [("median_simulated_wait_s", summary["median_simulated_wait_s"], recorded)]
+
+
 def _notes(trace: Trace, options: ClusterOptions) -> list[str]:
     return [
         "every number is simulated; a job holds all its GPUs at once or none",
@@ -150,7 +176,7 @@ def simulate(
     reason = run.why(why) if why else ""
     return Report(
         title=f"{trace.name} on {gpus}: {named.name}",
-        lead=reason or f"{len(trace):,} jobs offer {load:.2f} of what the GPUs can do",
+        lead=reason or _offer(trace, gpus),
         facts=[
             ("mean_jct_s", summary["mean_jct_s"], f"bound: {least.mean_jct_s:,.0f} s"),
             ("median_jct_s", summary["median_jct_s"], ""),
@@ -158,6 +184,7 @@ def simulate(
             ("makespan_s", summary["makespan_s"], f"bound: {least.makespan_s:,.0f} s"),
             ("GPUs in use", percent(summary["utilisation_fraction"]), "until the last end"),
             ("jobs that can never run", str(summary["never_ran"]), ""),
+            *_recorded(summary),
         ],
         tables=[Sheet(table=waits, heading="What jobs waited for, on average")],
         csv=run.frame(),
@@ -204,6 +231,8 @@ def _report(
     )
     best = table.loc[table["mean_jct_s"].idxmin()]
     columns: dict[str, str] = {"gpus": "GPUs", "offered_load": "load"} if clusters[1:] else {}
+    if table["never_ran"].any():
+        columns["never_ran"] = "never run"
 
     def draw() -> list[Any]:
         if clusters[1:]:
@@ -217,7 +246,7 @@ def _report(
 
     return Report(
         title=f"{trace.name}: {best['policy']} has the least mean completion time",
-        lead=f"load {table['offered_load'].iloc[0]:.2f} on {clusters[0]}",
+        lead=f"{_offer(trace, clusters[0])}, on {clusters[0]}",
         tables=[
             Sheet(table=table, columns={**columns, **_SHOWN}, wide=("median_jct_s", "makespan_s"))
         ],

@@ -88,6 +88,8 @@ class Run:
         waits = {f"waited_{cause}_s": self.waits_s[:, i] for i, cause in enumerate(CAUSES)}
         met = (self.end_s <= deadline).astype(object)
         met[np.isinf(deadline)] = None
+        if self.trace.has("recorded_start_s"):
+            table["recorded_wait_s"] = self._recorded_wait_s
         return table.assign(
             start_s=self.start_s,
             end_s=self.end_s,
@@ -113,7 +115,8 @@ class Run:
         Returns:
             Seconds end in ``_s``. ``slowdown_ratio`` is the mean completion time over the mean
             that jobs alone on their fastest GPUs have; ``worst_slowdown_ratio`` is the largest of
-            a job.
+            a job. Where starts were recorded, ``median_recorded_wait_s`` and
+            ``median_simulated_wait_s`` are of the jobs whose start is known.
 
         Raises:
             BadValue: no job ran among those that count.
@@ -155,6 +158,24 @@ class Run:
             "mean_wait_s": float(waits_s.sum()),
             **{f"mean_wait_{cause}_s": float(waits_s[i]) for i, cause in enumerate(CAUSES)},
             "preemptions": int(self.preemptions[counted].sum()),
+            **self._recorded_waits(counted),
+        }
+
+    @property
+    def _recorded_wait_s(self) -> NDArray[np.float64]:
+        """Each job's wait as it was recorded; NaN where it was not."""
+        start_s = self.trace.column("recorded_start_s")
+        return np.where(np.isinf(start_s), np.nan, start_s) - self.trace.column("arrival_s")
+
+    def _recorded_waits(self, counted: NDArray[np.bool_]) -> dict[str, float]:
+        """The median wait until the first start, recorded and simulated, of the same jobs."""
+        known = counted & np.isfinite(self._recorded_wait_s)
+        if not known.any():
+            return {}
+        simulated_s = self.start_s - self.trace.column("arrival_s")
+        return {
+            "median_recorded_wait_s": float(np.median(self._recorded_wait_s[known])),
+            "median_simulated_wait_s": float(np.median(simulated_s[known])),
         }
 
     def _fastest(self) -> NDArray[np.float64]:

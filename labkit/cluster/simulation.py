@@ -7,13 +7,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from labkit.cluster.bounds import bound
-from labkit.cluster.inputs.clusters import Cluster
+from labkit.cluster.inputs.clusters import Cluster, best_speed
 from labkit.cluster.inputs.traces import Trace
 from labkit.cluster.loops import priorities, rounds, shares
 from labkit.cluster.policies.allocators import Allocator, OwnLoop
@@ -21,6 +20,7 @@ from labkit.cluster.policies.orders import Policy
 from labkit.cluster.policies.shares import SharePolicy
 from labkit.cluster.results import Placement, Run
 from labkit.errors import BadValue, did_you_mean
+from labkit.kit.compiled import threads
 from labkit.kit.describe import Share, checked
 
 if TYPE_CHECKING:
@@ -30,6 +30,8 @@ AnyPolicy = Policy | SharePolicy | Allocator | OwnLoop
 """What :func:`simulate` takes: an order of jobs, shares of time, numbers of GPUs, or a loop."""
 THREADS = 2
 """Runs at a time of a sweep; compiled loops do not hold Python's lock."""
+MOST_ROUNDS = 10**9
+"""Rounds of one job that a run may need: minutes for a compiled loop, hours for one in Python."""
 
 
 @checked
@@ -61,15 +63,29 @@ def simulate(
             it has hundreds a job; its utilisation is NaN then.
 
     Raises:
-        BadValue: a job needs a GPU type that the cluster lacks or more GPUs than it has; the
-            policy's key is not one finite number a job; a job of a run of shares fits in no pool;
-            the window holds no job; or a policy that places jobs itself is given a placement.
+        BadValue: a job needs a GPU type that the cluster lacks or more GPUs than it has; rounds are
+            so short that a job needs more than :data:`MOST_ROUNDS` of them; the policy's key is not
+            one finite number a job; a job of a run of shares fits in no pool; the window holds no
+            job; or a policy that places jobs itself is given a placement.
 
     >>> trace = Trace(arrival_s=[0, 0], duration_s=[10, 5], gpus=[1, 1])
     >>> simulate(trace, Cluster.nodes(1, gpus=1), Policy(name="fifo")).end_s.tolist()
     [10.0, 15.0]
     """
-    _check_gpus(trace, cluster)
+    _check_types(trace, cluster)
+    _check_widths(trace, cluster)
+    return _run(trace, cluster, policy, placement, window, keeps_segments)
+
+
+def _run(
+    trace: Trace,
+    cluster: Cluster,
+    policy: AnyPolicy,
+    placement: Placement,
+    window: tuple[int, int] | None = None,
+    keeps_segments: bool = True,
+) -> Run:
+    """As :func:`simulate`, for jobs that were looked at."""
     first, last = window or (0, len(trace))
     if not 0 <= first < last <= len(trace):
         raise BadValue(f"window must be two places from 0 to {len(trace)}, rising; got {window}")
@@ -80,6 +96,7 @@ def simulate(
             f"simulate: {policy.name!r} places jobs itself; valid: placement 'any', or a policy "
             "that orders jobs"
         )
+    _check_rounds(trace, policy)
     if isinstance(policy, SharePolicy):
         return shares.run(trace, cluster, policy, (first, last), keeps_segments)
     if isinstance(policy, Allocator):
@@ -87,8 +104,8 @@ def simulate(
     return policy.run(trace, cluster)
 
 
-def _check_gpus(trace: Trace, cluster: Cluster) -> None:
-    """Refuse jobs that the cluster has not the GPUs for."""
+def _check_types(trace: Trace, cluster: Cluster) -> None:
+    """Refuse jobs that need a GPU type which the cluster lacks."""
     known = {"", *cluster.gpu_types}
     for job, wanted in enumerate(trace.gpu):
         if wanted not in known:
@@ -97,6 +114,10 @@ def _check_gpus(trace: Trace, cluster: Cluster) -> None:
                 f"{trace.name}, job {trace.id_of(job)}: gpu {wanted!r} is not in the cluster; "
                 f"{hint + ' ' if hint else ''}valid: {', '.join(cluster.gpu_types)}, or nothing"
             )
+
+
+def _check_widths(trace: Trace, cluster: Cluster) -> None:
+    """Refuse jobs of more GPUs than the cluster has."""
     gpus = trace.column("gpus")
     too_many = gpus > cluster.num_gpus
     if too_many.any():
@@ -104,6 +125,18 @@ def _check_gpus(trace: Trace, cluster: Cluster) -> None:
         raise BadValue(
             f"{trace.name}, job {trace.id_of(job)}: gpus {gpus[job]} is more than the cluster "
             f"has; valid: 1 to {cluster.num_gpus}"
+        )
+
+
+def _check_rounds(trace: Trace, policy: SharePolicy | Allocator | OwnLoop) -> None:
+    """Refuse rounds so short that a run would take days, or that its clock would stand still."""
+    duration_s = trace.column("duration_s")
+    longest_s = float(duration_s.max())
+    if longest_s > MOST_ROUNDS * policy.round_s:
+        raise BadValue(
+            f"round_s of policy {policy.name!r} is {policy.round_s:g}: {trace.name}, job "
+            f"{trace.id_of(int(duration_s.argmax()))} of {longest_s:g} s would need more than "
+            f"{MOST_ROUNDS:,} rounds; valid: {longest_s / MOST_ROUNDS:.3g} s or longer"
         )
 
 
@@ -148,6 +181,9 @@ def sweep(
 ) -> pd.DataFrame:
     """Every trace on every cluster under every policy: one row each, two runs at a time.
 
+    A job that one of the clusters is too small for, and another is not, can never run there: the
+    row's ``never_ran`` counts it, for policies that order jobs. Others refuse it.
+
     Grids of anything else, and other executors, are :func:`labkit.sweep`'s.
 
     Args:
@@ -178,14 +214,19 @@ def sweep(
         named = [(trace.name, trace) for trace in traces]
     cases = []
     for name, trace in named:
+        if clusters:
+            _check_widths(trace, max(clusters, key=lambda cluster: cluster.num_gpus))
         for cluster in clusters:
-            bound_s = math.nan if windows else bound(trace, cluster).mean_jct_s
+            some_fit = bool((best_speed(trace, cluster) > 0).any())
+            bound_s = math.nan
+            if not windows and (some_fit or len(clusters) == 1):
+                bound_s = bound(trace, cluster).mean_jct_s
             cases += [_Case(name, trace, cluster, policy, bound_s) for policy in policies]
 
     def rows(case: _Case) -> list[dict[str, Any]]:
         return _rows(case, placement, warmup, windows)
 
-    with ThreadPoolExecutor(THREADS) as pool:
+    with threads(THREADS) as pool:
         return pd.DataFrame([row for each in pool.map(rows, cases) for row in each])
 
 
@@ -200,8 +241,13 @@ def _rows(
         "gpus": case.cluster.num_gpus,
         "offered_load": trace.offered_load(case.cluster.num_gpus),
     }
+    _check_types(trace, case.cluster)
+    if not isinstance(policy, Policy):
+        _check_widths(trace, case.cluster)
     if not windows:
-        run = simulate(trace, case.cluster, policy, placement=placement)
+        run = _run(trace, case.cluster, policy, placement)
+        if not run.ran.any():
+            return [{**about, "policy": policy.name, "jobs": 0, "never_ran": len(trace)}]
         about |= run.summary(warmup=warmup)
         about |= {
             "bound_jct_s": case.bound_s,
@@ -209,9 +255,7 @@ def _rows(
         }
         return [about]
     last = max(end for _, end in windows)
-    run = simulate(
-        trace, case.cluster, policy, placement=placement, window=(0, last), keeps_segments=False
-    )
+    run = _run(trace, case.cluster, policy, placement, (0, last), keeps_segments=False)
     if last < len(trace) and np.nanmax(run.end_s[:last]) > trace.column("arrival_s")[-1]:
         raise BadValue(f"{trace.name}: jobs end later than the last arrives; draw more jobs")
     return [

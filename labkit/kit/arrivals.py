@@ -40,7 +40,7 @@ class Column:
             inf, an empty cell means it too.
         whole: whether the numbers are kept as integers.
         unique: whether each text stands once.
-        dates: whether files may hold dates with times, which count from the first.
+        dates: whether files may hold dates with times, which count from the first arrival's.
         resembles: a pattern of other headings that mean it, or something like it. A file that has
             such a heading and none of the ``spellings`` is refused: the default would be wrong.
     """
@@ -254,7 +254,7 @@ def from_table(
         columns: the table's own spellings, by our names.
         name: what the record is called.
     """
-    spelt = _spellings(kind, table, path, columns)
+    spelt = spellings(kind, table, path, columns)
     if table.empty:
         valid = f"one row a {kind.ROW} below the headings"
         raise BadFile(path, f"holds no {kind.ROW}s", valid=valid)
@@ -262,7 +262,10 @@ def from_table(
         [column for column in kind.names_of(texts=is_text) if column in spelt]
         for is_text in (False, True)
     )
-    arrays = {column: _parsed(kind, table[spelt[column]], path, column) for column in numbers}
+    origin = _first_date(table[spelt["arrival_s"]])
+    arrays = {
+        column: _parsed(kind, table[spelt[column]], path, column, origin) for column in numbers
+    }
     strings = {column: tuple(table[spelt[column]].str.strip()) for column in texts}
     missing = [column for column in kind.names_of(texts=False) if column not in arrays]
     defaults = {name: np.full(len(table), kind.COLUMNS[name].default) for name in missing}
@@ -271,10 +274,21 @@ def from_table(
     return kind(**arrays, **strings, name=name)  # type: ignore[call-arg]
 
 
-def _spellings(
+def spellings(
     kind: type[Arrivals], table: pd.DataFrame, path: Path, columns: Mapping[str, str]
 ) -> dict[str, str]:
-    """Find the file's heading of each of our columns that it has."""
+    """Find the file's heading of each of our columns that it has.
+
+    Args:
+        kind: the class of the record.
+        table: the texts.
+        path: where errors say that they stand.
+        columns: the table's own spellings, by our names.
+
+    Raises:
+        BadFile: a column is missing, or would get its default beside one that resembles it.
+        BadValue: ``columns`` names a column that there is not, or one twice.
+    """
     if unknown := set(columns) - set(kind.COLUMNS):
         valid = ", ".join(kind.COLUMNS)
         raise BadValue(f"from_csv: columns names {sorted(unknown)[0]!r}; valid: {valid}")
@@ -329,18 +343,32 @@ def _refuse_what_resembles(
             )
 
 
+def _first_date(arrivals: pd.Series[str]) -> pd.Timestamp | None:
+    """Find the moment from which a table's dates count; None where arrivals are numbers."""
+    import pandas as pd
+
+    texts = arrivals.str.strip()
+    if pd.to_numeric(texts, errors="coerce").notna().any():
+        return None
+    return pd.to_datetime(texts, errors="coerce", format="ISO8601", utc=True).min()
+
+
 def _parsed(
-    kind: type[Arrivals], texts: pd.Series[str], path: Path, name: str
+    kind: type[Arrivals],
+    texts: pd.Series[str],
+    path: Path,
+    name: str,
+    origin: pd.Timestamp | None,
 ) -> NDArray[np.float64]:
-    """Parse a column as numbers."""
+    """Parse a column as numbers; dates count from ``origin``, the first arrival's."""
     import pandas as pd
 
     column = kind.COLUMNS[name]
     texts = texts.str.strip()
     values = pd.to_numeric(texts, errors="coerce").to_numpy(dtype=float)
-    if column.dates and np.isnan(values).all():
+    if column.dates and origin is not None and np.isnan(values).all():
         dates = pd.to_datetime(texts, errors="coerce", format="ISO8601", utc=True)
-        values = ((dates - dates.min()) / pd.Timedelta(seconds=1)).to_numpy(dtype=float)
+        values = ((dates - origin) / pd.Timedelta(seconds=1)).to_numpy(dtype=float)
     if column.default == inf:
         values = np.where(texts == "", inf, values)
     if np.isnan(values).any():

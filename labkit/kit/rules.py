@@ -18,10 +18,11 @@ import annotated_types
 
 from labkit.errors import BadValue, did_you_mean, shown
 
-LEAST = 1e-150
 MOST = 1e150
-"""Sizes of a number that is neither 0 nor infinite: beyond them a square leaves what floats hold,
-and no quantity is so small or so large."""
+"""The size of a finite number: the square of a larger one leaves what floats hold, and no quantity
+is so large."""
+LEAST = 1e-150
+"""A number that must be above 0 is divided by, so it is no smaller, for the same reason."""
 MOST_WHOLE = 2**63 - 1
 """The largest whole number, and the least but for its sign: what NumPy's integers hold."""
 MOST_ITEMS = 10**7
@@ -167,10 +168,10 @@ def _as_number(value: Any) -> int | float:
     if isinstance(value, bool) or not isinstance(value, int | float) or value != value:
         raise Refused
     size = abs(value)
+    if MOST < size < math.inf:
+        raise Refused(f"a finite number is {MOST:g} at most")
     if not size:
         return size  # no library need be told of -0.0
-    if not LEAST <= size <= MOST and size != math.inf:
-        raise Refused(f"numbers other than 0 have a size from {LEAST:g} to {MOST:g}")
     return float(value) if size > MOST_WHOLE else value  # NumPy has no integer so large
 
 
@@ -273,11 +274,15 @@ def _bounded(base: Rule, metadata: Collection[Any]) -> Rule:
     if not bounds and not least and not once:
         return base
 
+    divides = any(test is operator.gt and bound == 0 for _, test, bound in bounds)
+
     def accept(value: Any) -> Any:
         value = base.accept(value)
         for _, test, bound in bounds:
             if not test(value, bound):
                 raise Refused
+        if divides and value < LEAST:
+            raise Refused(f"what is above 0 is {LEAST:g} or more")
         if least and len(value) < least[0]:
             raise Refused
         if once and len(set(value)) < len(value):

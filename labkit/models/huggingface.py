@@ -9,14 +9,15 @@ kinds with experts in the last.
 
 from __future__ import annotations
 
-import json
+import os
 import re
 from collections.abc import Callable, Mapping
 from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from labkit.errors import BadFile, BadValue, UsageError, not_among
+from labkit import files
+from labkit.errors import BadFile, BadValue, UsageError, not_among, shown
 
 Version = tuple[int, int]
 # The first and the last version whose modules were run, and those from which on they differ.
@@ -56,7 +57,7 @@ class _Config:
             )
         if type(value) is not kind:
             raise UsageError(
-                f"{name!r} of a {self.kind} configuration must be {words}, got {value!r}"
+                f"{name!r} of a {self.kind} configuration must be {words}, got {shown(value)}"
             )
         return value
 
@@ -65,7 +66,7 @@ class _Config:
         value = self.fields.get(name, accepted[0])
         if value not in accepted:
             raise UsageError(
-                f"{name}={value!r} of a {self.kind} configuration is not described; known:"
+                f"{name}={shown(value)} of a {self.kind} configuration is not described; known:"
                 f" {', '.join(map(repr, accepted))}"
             )
 
@@ -88,9 +89,9 @@ def read(
     kind = fields.get("model_type")
     if kind is None:
         raise UsageError(
-            f"the configuration has no 'model_type'; known types: {', '.join(READERS)}"
+            f"the configuration (config) has no 'model_type'; known types: {', '.join(READERS)}"
         )
-    if kind not in READERS:
+    if not isinstance(kind, str) or kind not in READERS:
         raise not_among("model_type", kind, READERS)
     name = str(fields.get("_name_or_path") or fields.get("name_or_path") or kind)
     version, remark = _version(transformers_version)
@@ -116,7 +117,7 @@ def _version(given: str | None) -> tuple[Version, str]:
     version = min(max(wanted, CHECKED[0]), CHECKED[1])
     if version != wanted and given is not None:
         valid = " to ".join(map(_text, CHECKED))
-        raise BadValue(f"transformers_version must be {valid}, got {given!r}")
+        raise BadValue(f"transformers_version must be {valid}, got {shown(given)}")
     return version, "" if version == wanted else f", the nearest checked to {text}, unverified"
 
 
@@ -127,13 +128,10 @@ def _text(version: Version) -> str:
 
 def _load(path: Path) -> Mapping[str, Any]:
     """Read the JSON of a configuration's file or folder."""
-    path = path / "config.json" if path.is_dir() else path
-    try:
-        config = json.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise UsageError(f"no configuration at {path}: {error.strerror}") from None
-    except ValueError as error:
-        raise BadFile(path, f"not JSON: {error}") from None
+    path = path / "config.json" if os.path.isdir(path) else path  # whatever text it is
+    if not os.path.isfile(path):
+        raise UsageError(f"no configuration at {shown(str(path))[1:-1]}: No such file (config)")
+    config = files.load_json(path)
     if not isinstance(config, dict):
         raise BadFile(path, "not a configuration", value=config, valid="a JSON object")
     return config

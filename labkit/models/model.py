@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from labkit import files
-from labkit.errors import UsageError, not_among
-from labkit.kit.describe import description
+from labkit.errors import BadValue, UsageError, not_among
+from labkit.kit.describe import checked, description
 from labkit.models import layout
 from labkit.models.sizes import Sizes
 from labkit.models.tensors import Cut, TensorShape, Unit, by_unit
@@ -32,6 +32,7 @@ class Model(Sizes):
     """
 
     @classmethod
+    @checked
     def preset(cls, name: str) -> Model:
         """Look up a model of ``data/models.yaml``.
 
@@ -44,6 +45,7 @@ class Model(Sizes):
         return known[name]
 
     @classmethod
+    @checked
     def from_hf(
         cls, config: Mapping[str, Any] | str | Path, *, transformers_version: str | None = None
     ) -> Model:
@@ -67,6 +69,7 @@ class Model(Sizes):
         return cls(**read(config, transformers_version))
 
     @classmethod
+    @checked
     def from_module(cls, module: nn.Module, *, name: str = "") -> Model:
         """Measure a torch module's parameters, and its sizes where they can be recognised.
 
@@ -154,7 +157,13 @@ class Model(Sizes):
 
     def _cut(self, part: dict[str, Any]) -> Cut:
         """Describe the part of the model that is meant."""
-        return Cut(**{"end_layer": self.num_layers, **part})
+        cut = Cut(**{"end_layer": self.num_layers, **part})
+        if not cut.first_layer <= cut.end_layer <= self.num_layers:
+            raise BadValue(
+                f"first_layer and end_layer must rise from 0 to {self.num_layers}, the layers of "
+                f"{self.name}; got {cut.first_layer} and {cut.end_layer}"
+            )
+        return cut
 
     def _refuse_cut(self, part: dict[str, Any]) -> None:
         """Refuse to cut a model of which only the tensors are known."""

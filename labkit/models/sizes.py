@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 from annotated_types import Ge, Le
 
 from labkit.errors import BadValue
-from labkit.kit.describe import description
+from labkit.kit.describe import checked, description
 from labkit.models.tensors import TensorShape
 
 # What a model's code may compute by other operators than the usual kernels.
@@ -146,6 +146,7 @@ class Sizes:
         if not self.kv_rank and (self.q_rank or any(getattr(self, part) for part in parts)):
             raise BadValue("q_rank, rope_head_dim and value_head_dim must be 0 where kv_rank is 0")
 
+    @checked
     def has_bias(self, where: Literal["qkv", "out", "mlp"]) -> bool:
         """Tell whether the linear layers there (``qkv``, ``out``, ``mlp``) have a bias."""
         chosen = {"qkv": self.qkv_bias, "out": self.out_bias, "mlp": self.mlp_bias}[where]

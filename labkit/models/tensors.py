@@ -7,10 +7,12 @@ from dataclasses import dataclass, field
 from math import prod
 from typing import Literal
 
+from labkit.kit.describe import Count, Whole, description
+
 Role = Literal["hidden", "embedding", "head", "router", "expert"]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@description(slots=True)
 class TensorShape:
     """One parameter tensor: its name, its shape, and the unit it belongs to.
 
@@ -21,7 +23,7 @@ class TensorShape:
     """
 
     name: str
-    shape: tuple[int, ...]
+    shape: tuple[Count, ...]
     unit: str
     role: Role = "hidden"
     trained: bool = True
@@ -54,7 +56,7 @@ class Unit:
         object.__setattr__(self, "numel", sum(tensor.numel for tensor in self.tensors))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@description(slots=True)
 class Cut:
     """Says which part of the model is meant.
 
@@ -62,10 +64,10 @@ class Cut:
     each expert layer.
     """
 
-    tp: int = 1
-    ep: int = 1
-    first_layer: int = 0
-    end_layer: int
+    tp: Count = 1
+    ep: Count = 1
+    first_layer: Whole = 0
+    end_layer: Whole
     embedding: bool = True
     head: bool = True
 

@@ -113,3 +113,29 @@ def test_a_job_that_is_not_there_is_told_before_anything_is_simulated(
 
     monkeypatch.setattr(cluster, "simulate", simulated)
     assert "has no job 'zz'; valid: an id such as" in refused("simulate", *SMALL, "--why", "zz")
+
+
+def test_one_job_offers_work_and_no_load_without_end(ran: Ran, tmp_path: Path) -> None:
+    path = tmp_path / "jobs.csv"
+    path.write_text("arrival_s,duration_s,gpus\n5,10,4\n")
+    for command in ("simulate", "compare"):
+        out = " ".join(ran(command, path, "--gpus", 8)[0].split())
+        assert "1 job of 40 GPU-s, submitted at one moment" in out
+        assert " inf " not in out
+
+
+def test_a_sweep_over_sizes_keeps_going_where_a_job_does_not_fit(
+    ran: Ran, told: Told, tmp_path: Path
+) -> None:
+    path = tmp_path / "jobs.csv"
+    path.write_text("arrival_s,duration_s,gpus\n0,10,64\n1,10,8\n")
+    arguments = ("sweep", path, "--gpus", "32,64", "--policies", "fifo")
+    assert [row["never_ran"] for row in told(*arguments)["rows"]] == [1, 0]
+    assert "never run" in " ".join(ran(*arguments)[0].split())
+
+
+def test_recorded_starts_are_a_line_of_the_report(ran: Ran, tmp_path: Path) -> None:
+    path = tmp_path / "jobs.csv"
+    path.write_text("arrival_s,duration_s,gpus,start_s\n0,10,8,0\n1,5,8,21\n")
+    out = " ".join(ran("simulate", path, "--policy", "fifo", "--gpus", 8)[0].split())
+    assert "median simulated wait 4.5 s recorded: 10 s" in out

@@ -35,6 +35,12 @@ SACCT = (
     "1|2026-01-01T00:00:00|10|gres/gpu=2|COMPLETED|a\n"
     "2|2026-01-01T00:00:09|20|gres/gpu=1|COMPLETED|b\n"
 )
+SWF = "1 0 5 10 2 -1 -1 2 20 -1 1 1 1 -1 0 1 -1 -1\n2 9 -1 20 1 -1 -1 1 30 -1 1 2 1 -1 0 1 -1 -1\n"
+PODS = (
+    "name,num_gpu,gpu_milli,creation_time,deletion_time,scheduled_time\n"
+    "a,1,1000,0,9,1\n"
+    "b,2,1000,5,20,6\n"
+)
 SPEEDS = {
     gpu: {
         str((kind, 1)): {"null": 1.0, str(("A3C", 1)): [0.5, 0.5]} for kind in throughputs.KINDS[:2]
@@ -73,7 +79,9 @@ def examples() -> Mapping[str, Mapping[str, Any]]:
         "figure_sweep": {"table": table[["policy", "gpus", "mean_jct_s", "bound_jct_s"]]},
         "figure_timeline": {"run": run},
         "from_csv": {"path": kinds.file("a.csv", CSV), "columns": {"gpus": "gpus"}},
+        "from_pods": {"path": kinds.file("pods.csv", PODS)},
         "from_slurm": {"path": kinds.file("a.txt", SACCT)},
+        "from_swf": {"path": kinds.file("a.swf", SWF), "processors_per_gpu": 2},
         "fifo": {"blocks": True},
         "generate": {
             "num_jobs": 3,
@@ -112,6 +120,7 @@ def examples() -> Mapping[str, Mapping[str, Any]]:
         "Trace.at_once": {"jobs": [0, 1], "grid_s": 1.0},
         "Trace.changed": {"columns": {"gpus": [1, 1]}},
         "Trace.column": {"name": "gpus"},
+        "Trace.has": {"column": "estimate_s"},
         "Trace.head": {"count": 1},
         "Trace.id_of": {"job": 1},
         "Trace.index_of": {"job": 1},
@@ -159,6 +168,8 @@ ROOM = kinds.Room(
     },
     strange={
         r"deadline_s\.inf": "a job without a deadline",
+        r"estimate_s\.inf": "a job of which its user said nothing",
+        r"recorded_start_s\.inf": "a job whose start was not recorded",
         r"\b(step_s|most)\.*(nan|inf)": "beyond the most GPUs that a job may have",
         r"utilisation_fraction\.nan": "a run that writes down no stretches",
     },
@@ -177,16 +188,29 @@ def test_odd_values(name: str) -> None:
 ODD_CSV = kinds.tables(CSV)
 ODD_SACCT = kinds.tables(SACCT, sep="|")
 ODD_SPEEDS = kinds.documents(SPEEDS)
+ODD_SWF = kinds.tables(SWF, sep=" ")
+ODD_PODS = kinds.tables(PODS)
+NOT_SAID = r"(deadline_s|estimate_s|recorded_start_s)\.inf"
 
 
 @pytest.mark.parametrize("content", ODD_CSV, ids=kinds.numbered(ODD_CSV))
 def test_odd_files_of_jobs(content: bytes, tmp_path: Path) -> None:
-    kinds.check_file(cluster.from_csv, tmp_path / "a.csv", content, strange=r"deadline_s\.inf")
+    kinds.check_file(cluster.from_csv, tmp_path / "a.csv", content, strange=NOT_SAID)
 
 
 @pytest.mark.parametrize("content", ODD_SACCT, ids=kinds.numbered(ODD_SACCT))
 def test_odd_exports_of_slurm(content: bytes, tmp_path: Path) -> None:
-    kinds.check_file(cluster.from_slurm, tmp_path / "a.txt", content, strange=r"deadline_s\.inf")
+    kinds.check_file(cluster.from_slurm, tmp_path / "a.txt", content, strange=NOT_SAID)
+
+
+@pytest.mark.parametrize("content", ODD_SWF, ids=kinds.numbered(ODD_SWF))
+def test_odd_logs(content: bytes, tmp_path: Path) -> None:
+    kinds.check_file(cluster.from_swf, tmp_path / "a.swf", content, strange=NOT_SAID)
+
+
+@pytest.mark.parametrize("content", ODD_PODS, ids=kinds.numbered(ODD_PODS))
+def test_odd_pods(content: bytes, tmp_path: Path) -> None:
+    kinds.check_file(cluster.from_pods, tmp_path / "a.csv", content, strange=NOT_SAID)
 
 
 @pytest.mark.parametrize("content", ODD_SPEEDS, ids=kinds.numbered(ODD_SPEEDS))

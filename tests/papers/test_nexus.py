@@ -179,7 +179,7 @@ def test_fill_takes_all_gpus_and_no_more() -> None:
     scale = plan.sessions[0].rate_per_s / sessions[0].rate_per_s
     more = [session(s.model, s.profile, s.rate_per_s * scale * 1.02, s.slo_s) for s in sessions]
     assert plan.num_gpus == 10 < nexus.pack(more).num_gpus
-    with pytest.raises(BadValue, match="every session at a low rate"):
+    with pytest.raises(BadValue, match="num_gpus is 1, and the sessions need 9 even"):
         nexus.fullest_packing(random_sessions(5, 60), 1)
 
 

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from labkit import cluster
+from labkit.errors import LabkitError
 from labkit.papers import (
     elasticflow,
     gandiva,
@@ -20,8 +21,10 @@ from labkit.papers import (
     hived,
     liquid,
     mlaas,
+    optimus,
     pollux,
     ray,
+    synergy,
     tiresias,
 )
 from tests.wrong_kinds import WRONG, problem, problems
@@ -101,3 +104,26 @@ def test_arguments(function: Callable[..., Any], tmp_path: Path, monkeypatch: An
     given = FUNCTIONS[function]
     assert problems(function, given, inspect.signature(function).parameters, WRONG) == []
     assert problem(lambda: function(**given, nonsense=1)) == ""
+
+
+REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
+    "no file": (lambda: synergy.load_needs("/dev/null/nope"), "/dev/null/nope: "),
+    "no table of needs": (lambda: synergy.load_needs(__file__), r"\.py:?"),
+    "no function": (lambda: ray.recover(5), "program must be a function; got 5"),
+    "no value": (lambda: ray.recover(lambda submit: 5), "program must return a value"),
+    "too few numbers": (
+        lambda: optimus.place_blocks([1, 2], 2, rule="hash", numbers=[1]),
+        "numbers must be one a block, 2; got 1",
+    ),
+    "more free than there are": (
+        lambda: liquid.place(RACKS, [3, 0], 3),
+        "free must be a whole number for each of 2 nodes, from 0 to 2",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_what_cannot_be_is_named(case: str) -> None:
+    call, problem_said = REFUSED[case]
+    with pytest.raises(LabkitError, match=problem_said):
+        call()

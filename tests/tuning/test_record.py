@@ -100,7 +100,7 @@ def test_without_scikit_learn_the_refusal_names_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "sklearn", None)  # as Python marks what is absent
-    with pytest.raises(UsageError, match=r"needs sklearn, which is not .* 'labkit\[torch\]'"):
+    with pytest.raises(UsageError, match=r"needs sklearn, which is not .* 'mlsys-labkit\[torch\]'"):
         record.record(SMALL, tmp_path / "t")
     assert not (tmp_path / "t").exists()
 

@@ -76,7 +76,7 @@ def test_without_widgets_the_states_are_stored_and_it_says_so(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("labkit.workbook.review.listening.find_spec", lambda name: None)
-    with pytest.warns(UserWarning, match=r"labkit\[lab\]"):
+    with pytest.warns(UserWarning, match=r"mlsys-labkit\[lab\]"):
         assert isinstance(explore(powers, slope=[1.0, 2.0]), go.Figure)
 
 

@@ -16,12 +16,18 @@ WITH_DATA = [
     if notebooks.dataset_names(notebooks.read(path))
 ]
 
+# Parameters without whose defaults a notebook judges no claim, as it says; `make tried` moves them.
+WHERE_CLAIMS_SPEAK = {"zeus": ("gpu", "eta_knob")}
+
 
 @pytest.mark.slow
 @pytest.mark.parametrize("key", WITH_DATA)
 def test_claims_on_a_standin_name_the_error_of_its_fit(key: str) -> None:
     """At other values of all parameters at once, since nothing below depends on them."""
-    executed = execute(notebooks.path_of(ROOT, key), **ranges.together(ranges.load(ROOT, key)))
+    values = ranges.together(ranges.load(ROOT, key))
+    for name in WHERE_CLAIMS_SPEAK.get(key, ()):
+        del values[name]
+    executed = execute(notebooks.path_of(ROOT, key), **values)
     shown = " ".join(str(cell.get("outputs", "")) for cell in executed.cells).lower()
     assert "stand-in" in shown
     cells = list(enumerate(executed.cells))

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import numpy as np
 from annotated_types import Ge, Le, MinLen
 
+from labkit.cluster.inputs.logs import from_pods, from_swf, is_pods, is_swf
 from labkit.cluster.inputs.rates import Rates
 from labkit.cluster.inputs.traces import Trace, from_csv
 from labkit.errors import BadFile, BadValue, UsageError, not_among
@@ -281,10 +282,10 @@ def from_slurm(path: str | Path) -> Trace:
     """The GPU jobs of an export, such as that of ``sacct -a -P`` with the columns below.
 
     Needed columns: ``JobID``, ``Submit``, ``AllocTRES``, and ``ElapsedRaw`` or ``Elapsed``; used
-    where they are there: ``State``, ``User``. A job's duration is the time it ran, also where it
-    failed or was cancelled; times count from the first submission. Steps of a job, jobs without a
-    GPU, jobs that never ran and, by ``State``, those that run still are left out; the trace's name
-    says how many.
+    where they are there: ``State``, ``User``, ``Start`` (when it was recorded to start). A job's
+    duration is the time it ran, also where it failed or was cancelled; times count from the first
+    submission. Steps of a job, jobs without a GPU, jobs that never ran and, by ``State``, those
+    that run still are left out; the trace's name says how many.
 
     Raises:
         BadFile: it is no such export, no job of it held a GPU, or a value cannot be.
@@ -309,6 +310,9 @@ def from_slurm(path: str | Path) -> Trace:
         raise BadFile(path, f"no row is a GPU job that ran ({left_out})", valid="gres/gpu=N")
     spelt = {"ids": "JobID", "arrival_s": "Submit", "duration_s": "ElapsedRaw", "gpus": "gpus"}
     spelt |= {"tenant": "User"} if "User" in jobs else {}
+    if "Start" in jobs:
+        jobs = jobs.assign(Start=jobs["Start"].replace(["Unknown", "None"], ""))
+        spelt["recorded_start_s"] = "Start"
     return from_table(Trace, jobs, path, spelt, f"{path.name} (left out: {left_out})")
 
 
@@ -364,16 +368,32 @@ def is_slurm(path: Path) -> bool:
     return "JobID" in heading and len(heading) > 1
 
 
-def from_path_or_name(text: str, columns: dict[str, str] | None = None) -> Trace:
-    """What commands take: a CSV file, an export of ``sacct -P``, or a published ``name[/part]``.
+def from_path_or_name(
+    text: str, columns: dict[str, str] | None = None, *, processors_per_gpu: int = 1
+) -> Trace:
+    """What commands take: a file in any format that is known here, or a published ``name[/part]``.
 
     Args:
         text: which.
-        columns: a CSV file's own headings, by ours.
+        columns: a CSV file's own headings, by ours. Of a CSV file, jobs without a GPU and jobs
+            without a duration are left out, as :func:`from_csv` says.
+        processors_per_gpu: as of :func:`from_swf`.
     """
     name, slash, part = text.partition("/")
     if name in PARTS:
         return load(name, part=part or None)
     if Path(text).suffix or slash:
-        return from_slurm(text) if is_slurm(Path(text)) else from_csv(text, columns=columns)
+        other = is_swf(text) or is_slurm(Path(text))
+        if other and columns:
+            raise UsageError(
+                f"columns are those of a CSV file; {text} is in a format whose columns are known; "
+                "valid: no columns"
+            )
+        if is_swf(text):
+            return from_swf(text, processors_per_gpu=processors_per_gpu)
+        if is_slurm(Path(text)):
+            return from_slurm(text)
+        if is_pods(text) and not columns:
+            return from_pods(text)
+        return from_csv(text, columns=columns, leaves_out=True)
     raise UsageError(f"{not_among('trace', text, PARTS)}; or give a CSV file")

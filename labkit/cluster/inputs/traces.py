@@ -15,8 +15,17 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from labkit.errors import BadValue, shown
-from labkit.kit.arrivals import Arrivals, Column, counts, read_csv, seconds
+from labkit.errors import BadFile, BadValue, shown
+from labkit.kit import tables
+from labkit.kit.arrivals import (
+    Arrivals,
+    Column,
+    counts,
+    from_table,
+    read_csv,
+    seconds,
+    spellings,
+)
 from labkit.kit.describe import Count, Positive, Whole, checked, description
 
 if TYPE_CHECKING:
@@ -25,12 +34,31 @@ if TYPE_CHECKING:
 COLUMNS = {
     "arrival_s": seconds("arrival_s", "submit_time", "submission_time", dates=True),
     "duration_s": seconds("duration_s", "duration", above_0=True),
-    "gpus": counts("gpus", "num_gpu", "num_gpus", least=1),
+    "gpus": counts("gpus", "num_gpu", "num_gpus", "gpu_num", least=1),
     "deadline_s": Column(
         spellings=("deadline_s", "deadline"),
         allows=lambda due, arrival: due >= arrival,
         valid="a number of seconds from 0 after the job's arrival, or nothing (inf) for none",
         default=inf,
+    ),
+    "estimate_s": Column(
+        spellings=("estimate_s",),
+        allows=lambda estimate, _: estimate > 0,
+        valid="a number of seconds above 0, or nothing (inf) for none",
+        default=inf,
+    ),
+    "recorded_start_s": Column(
+        spellings=("recorded_start_s", "start_s", "start_time"),
+        allows=lambda start, arrival: start >= arrival,
+        valid="a number of seconds from 0 not before the job's arrival, or nothing (inf)",
+        default=inf,
+        dates=True,
+    ),
+    "priority": Column(
+        spellings=("priority",),
+        allows=lambda priority, _: np.isfinite(priority),
+        valid="a finite number; the greatest comes first",
+        default=0.0,
     ),
     "ids": Column(spellings=("job_id", "id", "jobid"), valid="every id once", unique=True),
     "gpu": Column(spellings=("gpu", "gpu_type")),
@@ -40,6 +68,8 @@ COLUMNS = {
 
 NEEDED = ("arrival_s", "duration_s", "gpus")
 """The columns that every trace has."""
+RECORDED = ("estimate_s", "recorded_start_s", "priority")
+"""Columns of numbers that tables show only where a job has one."""
 
 
 @description(eq=False)
@@ -52,6 +82,10 @@ class Trace(Arrivals):
         gpus: how many GPUs it holds while it runs.
         deadline_s: by when it should be done (the same clock as ``arrival_s``); ``inf`` for no
             deadline; default: no job has one.
+        estimate_s: how long its user said that it runs; ``inf`` where nothing was said.
+        recorded_start_s: when it started where it was recorded, to put simulated waits beside the
+            recorded ones; it decides nothing. ``inf``: it is not known.
+        priority: the greatest comes first under policies that look at it.
         ids: names; default: the numbers from 0.
         gpu: the GPU type each job needs, "" for any; default: any.
         tenant, kind: whose it is, and what it runs; default: nothing is known.
@@ -66,6 +100,9 @@ class Trace(Arrivals):
     duration_s: ArrayLike
     gpus: ArrayLike
     deadline_s: ArrayLike = ()
+    estimate_s: ArrayLike = ()
+    recorded_start_s: ArrayLike = ()
+    priority: ArrayLike = ()
     ids: tuple[str, ...] = ()
     gpu: tuple[str, ...] = ()
     tenant: tuple[str, ...] = ()
@@ -148,28 +185,64 @@ class Trace(Arrivals):
         start_s = np.zeros(len(rows))
         return self.changed(**columns | {"arrival_s": start_s, "deadline_s": time_s[rows]})
 
+    @checked
+    def has(self, column: str) -> bool:
+        """Whether a job has a value of its own in a column of numbers, such as ``estimate_s``.
+
+        Raises:
+            UsageError: there is no such column.
+        """
+        return bool((self.column(column) != self.COLUMNS[column].default).any())
+
     def frame(self) -> pd.DataFrame:
-        """One row a job, in order of arrival."""
-        table = super().frame().drop(columns="ids", errors="ignore")
+        """One row a job, in order of arrival; columns of :data:`RECORDED` where a job has one."""
+        unknown = [name for name in RECORDED if not self.has(name)]
+        table = super().frame().drop(columns=["ids", *unknown], errors="ignore")
         table.insert(0, "job_id", list(self._names))
         return table
 
 
 @checked
 def from_csv(
-    path: str | Path, *, columns: dict[str, str] | None = None, name: str | None = None
+    path: str | Path,
+    *,
+    columns: dict[str, str] | None = None,
+    name: str | None = None,
+    leaves_out: bool = False,
 ) -> Trace:
     """A trace from a CSV file with a row of headings and one row a job.
 
     Args:
         path: the file. Needed columns: ``arrival_s``, ``duration_s``, ``gpus``; used where they
-            are there: ``job_id``, ``deadline_s``, ``gpu``, ``tenant``, ``kind``. The spellings of
-            published traces (``submit_time``, ``num_gpu``, …) are known.
+            are there: ``job_id``, ``deadline_s``, ``gpu``, ``tenant``, ``kind``, ``estimate_s``,
+            ``recorded_start_s``, ``priority``. The spellings of published traces
+            (``submit_time``, ``num_gpu``, ``start_time``, …) are known.
         columns: the file's own spellings, such as ``{"arrival_s": "Submit"}``.
         name: of the trace; default: the file's.
+        leaves_out: whether rows without a GPU (0 or nothing) and rows without a duration (nothing:
+            such a job never ran, or runs still) are left out; the trace's name says how many.
+            Otherwise such a row is refused.
 
     Raises:
         BadFile: a column is missing or a value cannot be; names the row, the column, the value.
         BadValue: ``columns`` names a column that traces do not have.
     """
-    return read_csv(Trace, path, columns or {}, name)
+    if not leaves_out:
+        return read_csv(Trace, path, columns or {}, name)
+    path = Path(path)
+    table = tables.texts(path)
+    jobs, left_out = _jobs_that_ran(table, spellings(Trace, table, path, columns or {}))
+    if len(jobs) == 0 < len(table):
+        raise BadFile(path, f"no row is a GPU job that ran ({left_out})")
+    title = name or path.stem
+    if len(jobs) < len(table):
+        title = f"{title} (left out: {left_out})"
+    return from_table(Trace, jobs, path, columns or {}, title)
+
+
+def _jobs_that_ran(table: pd.DataFrame, spelt: Mapping[str, str]) -> tuple[pd.DataFrame, str]:
+    """The rows with GPUs and a duration, and what the others are."""
+    without = table[spelt["gpus"]].isin(["", "0"])
+    idle = ~without & (table[spelt["duration_s"]] == "")
+    left_out = f"{without.sum():,} jobs without a GPU, {idle.sum():,} without a duration"
+    return table[~(without | idle)], left_out

@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from labkit.kit.compiled import njit
+from labkit.kit.compiled import hear, njit
 
 # What the queue is ordered by, as ``policies.orders.ORDERS`` names it.
 KEY, REMAINING, REMAINING_SERVICE, ATTAINED, ATTAINED_SERVICE = range(5)
@@ -467,7 +467,10 @@ def run(w: World, rule: Rule, log: Log) -> Log:
     """Run all jobs to their end; returns the log. The numbers are those of this module's events."""
     arrived = 0
     now = 0.0
+    events = 0
     while True:
+        events += 1
+        hear(events, 256)
         now, end, fall = _next(w, rule, arrived, now)
         if now == np.inf:
             return log

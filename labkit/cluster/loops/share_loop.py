@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from labkit.kit.compiled import njit
+from labkit.kit.compiled import hear, njit
 
 # Layers of the table of entries: layer × entry × pool.
 SHARE = 0  # of its time that the entry is due on the pool
@@ -286,6 +286,7 @@ def run(
     pools, a row a round, in a cycle. The other arrays are said above.
     """
     while count[WANTED] > 0:
+        hear(count[ROUNDS], 256)
         # 1. Jobs that have come join; with nobody there, the next one's arrival is now.
         _admit(jobs, speed, pairs, table, clock, count)
         if count[ENTRIES] == 0:

@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 from labkit.cluster.inputs.clusters import Cluster
 from labkit.cluster.inputs.traces import Trace
 from labkit.errors import BadValue, shown
-from labkit.kit.compiled import njit
+from labkit.kit.compiled import hear, njit
 from labkit.kit.describe import Count, NonNegative, Positive, checked, description
 
 if TYPE_CHECKING:
@@ -187,6 +187,7 @@ def _divide(values: Floats, room: int, sizes: Ints) -> Ints:
     choice = np.zeros((len(values), room + 1), np.int64)
     for row in range(len(values)):
         before = least.copy()
+        hear(row + 1, 64)
         for gpus in range(room + 1):
             least[gpus] = np.inf
             for k in range(sizes.size):

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from labkit.cluster.loops.records import LIFE
-from labkit.kit.compiled import njit
+from labkit.kit.compiled import hear, njit
 
 LEAST, MOST, TURNS = range(3)  # how many GPUs a job gets: Rule.share
 NOBODY, EACH, TOGETHER = range(3)  # who is judged on arrival: Rule.judged
@@ -338,7 +338,10 @@ def replay(rule: Rule, jobs: Any, speed: Any) -> Any:
     ahead = 0
     last = -np.inf
     change = np.inf
+    decisions = 0
     while True:
+        decisions += 1
+        hear(decisions, 16)
         # 1. The next decision: with the next arrival, end or change in the plan.
         now = jobs[ahead].arrival if ahead < jobs.size else np.inf
         for i in range(who.size):

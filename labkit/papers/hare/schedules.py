@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from labkit.errors import BadValue
-from labkit.kit.compiled import njit
+from labkit.kit.compiled import hear, njit
 from labkit.kit.describe import NonNegative, checked
 from labkit.papers.hare.rounds import Rounds
 
@@ -166,7 +166,10 @@ def _run(  # type: ignore[no-untyped-def]
     log = np.zeros(((rounds * width).sum(), NUM_COLUMNS))
     row = 0
     now = arrival.min()
+    turns = 0
     while now < np.inf:
+        turns += 1
+        hear(turns, 64)
         claimed = np.maximum(free, now)  # when each GPU has done what comes before the next task
         idle = (free <= now).sum()
         # 1. Jobs in order, while a GPU is idle: those whose next round may begin.

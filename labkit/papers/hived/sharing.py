@@ -99,7 +99,8 @@ def merge_tenants(parts: Sequence[tuple[str, Trace, float]], days: float) -> Tra
         arrival = trace.column("arrival_s")
         inside = (arrival >= start_s) & (arrival < start_s + DAY_S * days)
         if not inside.any():
-            first, last = arrival.min() / DAY_S, arrival.max() / DAY_S
+            first = arrival.min() / DAY_S
+            last = arrival.max() / DAY_S
             raise BadValue(
                 f"merge_tenants: no job of {tenant!r} arrives on days {first_day:g} to "
                 f"{first_day + days:g}, only on some of the days {first:.0f} to {last:.0f}; "

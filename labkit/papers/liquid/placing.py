@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from labkit.errors import BadValue
+from labkit.errors import BadValue, shown
 from labkit.kit.describe import Count, Whole, checked
 from labkit.papers.liquid.racks import Racks
 
@@ -54,8 +54,14 @@ def place(
     """
     free = np.asarray(free)
     nodes = racks.racks * racks.nodes
-    if free.shape != (nodes,) or free.dtype.kind != "i" or not gpus <= free.sum() or free.min() < 0:
-        raise BadValue(f"place: {gpus} GPUs; valid: up to those free on {nodes} nodes; got {free}")
+    is_right = free.shape == (nodes,) and free.dtype.kind == "i"
+    if not is_right or free.min() < 0 or free.max() > racks.gpus:
+        raise BadValue(
+            f"place: free must be a whole number for each of {nodes} nodes, from 0 to "
+            f"{racks.gpus}, its GPUs; got {shown(free)}"
+        )
+    if gpus > free.sum():
+        raise BadValue(f"place: gpus must be at most those free, {free.sum()}; got {gpus}")
     if anchor >= nodes:
         raise BadValue(f"place: anchor {anchor}; valid: 0 to {nodes - 1}")
     held = np.zeros_like(free)

@@ -56,6 +56,10 @@ def place_blocks(
     sizes = np.asarray(blocks, dtype=float)
     if sizes.ndim != 1 or not sizes.size or not (sizes > 0).all():
         raise BadValue("place_blocks: blocks must be a list of numbers above 0")
+    if numbers is not None and len(numbers) != sizes.size:
+        raise BadValue(
+            f"place_blocks: numbers must be one a block, {sizes.size}; got {len(numbers)}"
+        )
     held = np.zeros(servers)
     requests = np.zeros(servers, dtype=np.int64)
     part = sizes.sum() / servers * (1 + 1e-12)

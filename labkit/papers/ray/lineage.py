@@ -14,7 +14,7 @@ from contextlib import suppress
 from subprocess import PIPE, Popen
 from typing import Any, NamedTuple, Self
 
-from labkit.errors import BadValue, UsageError
+from labkit.errors import BadValue, UsageError, shown
 from labkit.kit.describe import Count, checked
 
 _DEAD = (EOFError, BrokenPipeError)
@@ -150,15 +150,23 @@ class Recovery(NamedTuple):
     again: tuple[int, ...]
 
 
+@checked
 def recover(program: Callable[[Callable[..., Ref]], Ref], **settings: Any) -> Recovery:
     """Run a program on two processes, kill the one that holds its result, and ask again.
 
     Args:
         program: gets :meth:`Runtime.submit` and returns the value it wants.
         settings: of the :class:`Runtime`.
+
+    Raises:
+        BadValue: the program gives no value of the runtime's.
     """
     with Runtime(**settings) as runtime:
         ref = program(runtime.submit)
+        if ref not in runtime.lineage:
+            raise BadValue(
+                f"recover: program must return a value that it submitted; got {shown(ref)}"
+            )
         before = runtime.get(ref)
         num_executed = len(runtime.executed)
         killed = min(runtime.holders[ref])

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from labkit.cluster.loops.records import LIFE
-from labkit.kit.compiled import njit
+from labkit.kit.compiled import hear, njit
 
 PROPORTIONAL, GREEDY, TUNE = range(3)  # what a job is given: Rule.give
 FIRST, BEST, SPREAD = range(3)  # with room: the first node, of fewest free GPUs, of most free CPUs
@@ -275,7 +275,10 @@ def replay(rule: Rule, jobs: Any, nodes: Any) -> Any:
     size = 0
     coming = 0
     now = 0.0
+    rounds = 0
     while coming < jobs.size or size > 0:
+        rounds += 1
+        hear(rounds, 64)
         # 1. Skip to the round after the next arrival if nobody is there; who has come joins.
         if size == 0:
             now = max(now, np.ceil(jobs[coming].arrival / rule.round_s) * rule.round_s)

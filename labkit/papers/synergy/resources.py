@@ -19,13 +19,15 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 import numpy as np
 from numpy.typing import NDArray
 
+from labkit import files
 from labkit.cluster.inputs.clusters import Cluster
 from labkit.cluster.inputs.traces import Trace
 from labkit.cluster.loops.records import jobs_of, replayed
 from labkit.cluster.policies.allocators import OwnLoop
 from labkit.cluster.results import Run
 from labkit.cluster.simulation import simulate
-from labkit.errors import BadValue, not_among
+from labkit.errors import BadFile, BadValue, not_among
+from labkit.kit import tables
 from labkit.kit.describe import Count, Positive, Whole, checked, description
 from labkit.papers.synergy import packing
 
@@ -67,6 +69,20 @@ class Sensitivity:
     iteration_s: Positive | None = None
 
 
+NEEDS = (
+    "model",
+    "cpus_per_gpu",
+    "cpus",
+    "memory_gb",
+    "speed",
+    "iteration_s",
+    "share_speed",
+    "table_speed",
+    "table_cpus",
+)
+"""Columns of the table of what models can use."""
+
+
 @checked
 def load_needs(
     path: str | Path,
@@ -79,10 +95,22 @@ def load_needs(
     Args:
         speeds: ``used``, those that the authors' program computes with; ``read``, those that its
             tables of speed by CPUs give, which at ratio 6 are others.
-    """
-    import pandas as pd
 
-    table = pd.read_csv(path, comment="#")
+    Raises:
+        BadFile: the file is no such table.
+    """
+    path = Path(path)
+    table = tables.typed(path)
+    if missing := [name for name in NEEDS if name not in table]:
+        raise BadFile(path, f"lacks the column {missing[0]}", line=1, valid=",".join(NEEDS))
+    with files.holding(path, f"{','.join(NEEDS)}, of numbers above 0"):
+        return _needs(table, cpus_per_gpu, speeds)
+
+
+def _needs(
+    table: pd.DataFrame, cpus_per_gpu: int, speeds: Literal["used", "read"]
+) -> dict[str, Sensitivity]:
+    """What models can use, from the table of it."""
     rows = table[table.cpus_per_gpu == cpus_per_gpu].set_index("model")
     needs = {}
     for name, row in rows.iterrows():

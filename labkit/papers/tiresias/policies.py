@@ -12,12 +12,15 @@ from __future__ import annotations
 from typing import Annotated
 
 import numpy as np
-from annotated_types import Ge
+from annotated_types import Ge, Le
 from numpy.typing import ArrayLike, NDArray
 
 from labkit.cluster.policies.orders import Policy
 from labkit.errors import BadValue
 from labkit.kit.describe import NonNegative, Positive, checked
+
+MOST_QUEUES = 10_000
+"""Queues of a policy: its index takes their number squared, and every pass goes through them."""
 
 
 @checked
@@ -60,7 +63,10 @@ def gittins_index(service: ArrayLike, attained: ArrayLike) -> NDArray[np.float64
 
 @checked
 def gittins(
-    service_gpu_s: ArrayLike, *, queues: Annotated[int, Ge(2)] = 24, restart_s: NonNegative = 0.0
+    service_gpu_s: ArrayLike,
+    *,
+    queues: Annotated[int, Ge(2), Le(MOST_QUEUES)] = 24,
+    restart_s: NonNegative = 0.0,
 ) -> Policy:
     """Largest Gittins index first, of a sample of GPU-seconds: what history knows of durations.
 
@@ -101,10 +107,16 @@ def slices(quantum_s: Positive, *, longest_s: Positive, restart_s: NonNegative =
         restart_s: how long a job that was stopped holds its GPUs before it makes progress again.
 
     Raises:
-        BadValue: a slice is no longer than a restart, so that no job would ever progress.
+        BadValue: a slice is no longer than a restart, so that no job would ever progress; or there
+            are more than :data:`MOST_QUEUES` of them.
     """
     if restart_s >= quantum_s:
         raise BadValue(f"slices: restart_s {restart_s:g} must be below quantum_s {quantum_s:g}")
+    if longest_s > MOST_QUEUES * quantum_s:
+        raise BadValue(
+            f"slices: quantum_s {quantum_s:g} cuts longest_s {longest_s:g} into more than "
+            f"{MOST_QUEUES:,} slices; valid: {longest_s / MOST_QUEUES:g} or longer"
+        )
     thresholds = np.arange(quantum_s, longest_s, quantum_s).tolist() or [quantum_s]
     return Policy(
         name="slices",

@@ -17,7 +17,7 @@ from annotated_types import MinLen
 from numpy.typing import NDArray
 
 from labkit.errors import BadValue
-from labkit.kit.compiled import njit
+from labkit.kit.compiled import hear, njit
 from labkit.kit.describe import Count, NonNegative, Positive, checked, description
 from labkit.serving.batching.profiles import BatchProfile
 from labkit.serving.requests import Requests
@@ -167,7 +167,10 @@ def _serve(
     num_models = caps.size
     turn = 0
     now = 0.0
+    turns = 0
     while now < np.inf:
+        turns += 1
+        hear(turns, 4096)
         coming = np.inf
         for step in range(num_models):
             # 1. The models take turns, each with whoever has arrived by now.

@@ -16,7 +16,7 @@ from annotated_types import MinLen
 from numpy.typing import NDArray
 
 from labkit.errors import BadValue
-from labkit.kit.compiled import njit
+from labkit.kit.compiled import hear, njit
 from labkit.kit.describe import Count, NonNegative, Positive, checked, description
 from labkit.serving.requests import Requests
 from labkit.serving.results import Served
@@ -106,6 +106,7 @@ def _queue(
     finish = np.zeros(stages.max())  # of the request: when each stage is done
     for request in range(arrival.size):
         own = model[request]
+        hear(request + 1, 4096)
         # 1. The group that holds its model and whose last stage is free first.
         best = -1
         free_first = np.inf

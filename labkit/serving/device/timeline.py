@@ -28,8 +28,8 @@ from typing import Any, NamedTuple, TypeAlias, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from labkit.errors import not_among
-from labkit.kit.compiled import njit
+from labkit.errors import BadValue, not_among
+from labkit.kit.compiled import hear, njit
 from labkit.kit.describe import checked
 from labkit.serving.device.clients import Gpu, Mode, Workload
 from labkit.serving.device.kernels import Program
@@ -74,6 +74,8 @@ ROW = np.dtype(
         ("end_s", "f8"),
     ]
 )
+MOST_PROGRAMS = 10**9
+"""Programs of a client that issues them without arrivals: minutes of a run, and GBs of its log."""
 EPSILON = 1e-9
 """Shares of a kernel below which none is left, and seconds that count as none."""
 
@@ -112,6 +114,7 @@ def simulate(requests: Workload, profile: Mapping[str, Program], server: Gpu) ->
 
     Raises:
         UsageError: a client's program is not in the profile.
+        BadValue: a client without arrivals would issue more than :data:`MOST_PROGRAMS` of them.
 
     >>> from labkit.serving.device.clients import Client
     >>> waves = ((0.25, 0.5),)  # two blocks on each unit take twice as long
@@ -123,6 +126,7 @@ def simulate(requests: Workload, profile: Mapping[str, Program], server: Gpu) ->
     [0.25, 0.5]
     """
     world = _world(requests, profile, server)
+    _check_length(requests, profile)
     log, busy_s = _loop(world, float(requests.until_s))
     return GpuRun(
         workload=requests,
@@ -131,6 +135,18 @@ def simulate(requests: Workload, profile: Mapping[str, Program], server: Gpu) ->
         log=log,
         busy_fraction=busy_s / requests.until_s,
     )
+
+
+def _check_length(workload: Workload, profile: Mapping[str, Program]) -> None:
+    """Refuse a workload that lasts so long that its programs would take days to run."""
+    for number, client in enumerate(workload.clients):
+        program_s = sum(profile[client.program].total_s) + client.gap_s
+        if client.arrival_s is None and workload.until_s > MOST_PROGRAMS * program_s:
+            raise BadValue(
+                f"Workload.until_s is {workload.until_s:g}: client {number} would issue its "
+                f"program of {program_s:g} s more than {MOST_PROGRAMS:,} times; valid: at most "
+                f"{MOST_PROGRAMS * program_s:g} s"
+            )
 
 
 def _world(workload: Workload, profile: Mapping[str, Program], gpu: Gpu) -> World:
@@ -375,7 +391,10 @@ def _loop(world: World, until: float) -> tuple[Log, float]:
     ran = False  # whether others ran since it had the GPU
     padding = 0.0  # share of units that its kernel's padding fills
     speed = np.zeros(world.clients.size)
+    moments = 0
     while True:
+        moments += 1
+        hear(moments, 4096)
         # 1. Clients issue what is due; a real-time client takes the GPU over.
         soon = _issue(world, now)
         if head < 0 and world.mode != STREAMS:

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from labkit.kit.compiled import njit
+from labkit.kit.compiled import hear, njit
 
 # What a request does now.
 WAITING = 0
@@ -305,7 +305,10 @@ def by_iteration(requests: Requests, costs: Costs, rule: Rule) -> State:
     sizes = np.zeros(costs.stages, np.int64)
     returns = np.zeros(costs.stages)
     free = np.zeros(costs.stages)
+    moments = 0
     while state.finished < requests.size:
+        moments += 1
+        hear(moments, 4096)
         coming = np.inf
         if state.in_flight < costs.stages:
             # 1. Select the next batch: who has begun goes on, then who waits begins.

@@ -22,6 +22,8 @@ from labkit.serving.results import Run
 
 CAUSES = np.array(["", "batch", "memory"])
 """What a request was passed over for, by the loops' numbers."""
+MOST_OUTPUTS = 10**9
+"""Output tokens of a request by iteration, each an iteration of its own: minutes of a run."""
 
 
 @checked
@@ -36,8 +38,8 @@ def simulate(requests: Requests, profile: TokenProfile, server: Batcher | Batchi
     many batches in flight as the pipeline has stages.
 
     Raises:
-        BadValue: a request needs more slots than the profile has, or a batcher of one's own chose
-            a batch that cannot be.
+        BadValue: a request needs more slots than the profile has, or by iteration more iterations
+            than :data:`MOST_OUTPUTS`; or a batcher of one's own chose a batch that cannot be.
     """
     table = _table(requests)
     if isinstance(server, Batcher):
@@ -92,6 +94,12 @@ def _compiled(table: NDArray[Any], profile: TokenProfile, batcher: Batcher) -> N
 
 
 def _check(table: NDArray[Any], profile: TokenProfile, batcher: Batcher) -> None:
+    most_outputs = table["output"].max()
+    if batcher.level == "iteration" and most_outputs > MOST_OUTPUTS:
+        raise BadValue(
+            f"simulate: request {int(table['output'].argmax())} has output_tokens {most_outputs}, "
+            f"each an iteration of its own; valid: at most {MOST_OUTPUTS:,}"
+        )
     length = table["prompt"] + table["output"]
     need = table["reserve"]
     if batcher.memory == "paged":
