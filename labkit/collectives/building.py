@@ -7,14 +7,15 @@ Letters: n workers, M bytes.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Literal, NamedTuple, get_args
+from typing import Annotated, Literal, NamedTuple, get_args
 
 import numpy as np
+from annotated_types import Ge, Le
 
 from labkit.collectives.coding import Coding
 from labkit.collectives.programs import Action, Op, Program, Rows
 from labkit.errors import BadValue, not_among
-from labkit.kit.describe import Count, checked
+from labkit.kit.describe import Count, Whole, checked
 
 Name = Literal[
     "ring",
@@ -31,6 +32,12 @@ Name = Literal[
 """The algorithms that there are."""
 
 
+Workers = Annotated[int, Ge(1), Le(10**6)]
+Pieces = Annotated[int, Ge(1), Le(10**6)]
+MOST_ROWS = 2 * 10**7
+"""Rows of a program at most: about a gigabyte."""
+
+
 class Row(NamedTuple):
     """One row of a program."""
 
@@ -44,15 +51,15 @@ class Row(NamedTuple):
 @checked
 def program(
     name: Name,
-    num_workers: Count,
+    num_workers: Workers,
     num_bytes: Count,
     *,
     op: Op = "all-reduce",
     per_node: Count | None = None,
-    num_servers: Count | None = None,
-    num_pieces: Count = 1,
+    num_servers: Workers | None = None,
+    num_pieces: Pieces = 1,
     nonzero: np.ndarray | None = None,
-    bits: int | None = None,
+    bits: Annotated[int, Ge(2), Le(16)] | None = None,
     element_bytes: Count = 4,
 ) -> Program:
     """Write the program of an algorithm.
@@ -73,8 +80,8 @@ def program(
         element_bytes: of one number.
 
     Raises:
-        BadValue: the algorithm has no such operation, lacks an argument that it needs, or the
-            bytes are no whole numbers.
+        BadValue: the algorithm has no such operation, lacks an argument that it needs, the bytes
+            are no whole numbers, or the program would have too many rows.
 
     >>> ring = program("ring", 4, 1 << 20)
     >>> ring.num_steps, int(ring.sent_bytes[0, 1]) == 2 * 3 * (1 << 20) // 4
@@ -97,12 +104,28 @@ def program(
         nonzero=nonzero,
         coding=Coding(bits=bits),
     )
+    check_rows(num_workers, num_servers or 0, num_pieces)
     builders = {o: build for (n, o), build in BUILDERS.items() if n == name}
     if op not in builders:
         raise not_among(f"operation of {name!r}", op, builders)
     return builders[op](job)
 
 
+def check_rows(num_workers: int, num_servers: int, num_pieces: int) -> None:
+    """Refuse a program that memory does not hold: it has rows for each pair of ranks, and piece.
+
+    Raises:
+        BadValue: it might have too many.
+    """
+    rows = 2 * num_workers * (num_workers + num_servers) * num_pieces
+    if rows > MOST_ROWS:
+        raise BadValue(
+            f"collectives.program: num_workers {num_workers}, num_servers {num_servers} and "
+            f"num_pieces {num_pieces} make up to {rows:,} rows; at most {MOST_ROWS:,} are valid"
+        )
+
+
+@checked
 def names(op: Op) -> tuple[Name, ...]:
     """The algorithms that compute an operation.
 
@@ -146,8 +169,8 @@ class Job(NamedTuple):
         per_node = self.need("per_node")
         if self.num_workers % per_node:
             raise BadValue(
-                f"collectives.program: {self.num_workers} workers are no multiple of per_node "
-                f"{per_node}"
+                f"collectives.program: num_workers must be a multiple of per_node {per_node}, got "
+                f"{self.num_workers}"
             )
         return self.num_workers // per_node
 
@@ -559,7 +582,8 @@ def _parameter_server(job: Job) -> Program:
     return _in_pieces(job, share, job.num_workers + np.arange(servers), servers)
 
 
-def byteps_shares(num_workers: int, num_servers: int) -> tuple[float, float]:
+@checked
+def byteps_shares(num_workers: Workers, num_servers: Whole) -> tuple[float, float]:
     """The best shares of a message: of each worker's own server, and of each spare machine.
 
     With n workers and k ≤ n spare machines, (n - k) / (n² + k·n - 2k) and 2(n - 1) / (n² + k·n -
@@ -601,7 +625,7 @@ def _sparse_blocks(job: Job) -> Program:
     nonzero = np.asarray(job.nonzero, dtype=bool)
     if nonzero.ndim != 2 or len(nonzero) != job.num_workers or not nonzero.shape[1]:
         raise BadValue(
-            f"collectives.program: nonzero must have the shape (workers, blocks), workers "
+            f"collectives.program: nonzero must have the shape (num_workers, blocks), num_workers "
             f"{job.num_workers}, got {nonzero.shape}"
         )
     blocks = nonzero.shape[1]

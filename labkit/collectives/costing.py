@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from labkit.collectives.building import Name, names, program
+from labkit.collectives.building import Name, Workers, names, program
 from labkit.collectives.programs import Action, Op, Program
 from labkit.errors import BadValue
 from labkit.kit.describe import Count, checked
@@ -162,8 +162,9 @@ def cost(program: Program, fabric: Fabric) -> Cost:
     """
     if fabric.num_devices < program.num_ranks:
         raise BadValue(
-            f"collectives.cost: the program has {program.num_ranks} ranks "
-            f"({program.num_workers} workers), the fabric {fabric.num_devices} devices"
+            f"collectives.cost: the program has {program.num_ranks} ranks (num_workers "
+            f"{program.num_workers}, num_servers {program.num_ranks - program.num_workers}), the "
+            f"fabric {fabric.num_devices} devices"
         )
     rows = program.rows
     sizes = program.wire_bytes[rows.chunk]
@@ -286,8 +287,8 @@ def compare(
     fabric: Fabric,
     num_bytes: Sequence[Count],
     *,
-    num_workers: Count | None = None,
-    num_servers: Count | None = None,
+    num_workers: Workers | None = None,
+    num_servers: Workers | None = None,
 ) -> pd.DataFrame:
     """Price the algorithms of an operation beside each other, and beside what none can beat.
 
@@ -334,8 +335,8 @@ def best(
     fabric: Fabric,
     num_bytes: Count,
     *,
-    num_workers: Count | None = None,
-    num_servers: Count | None = None,
+    num_workers: Workers | None = None,
+    num_servers: Workers | None = None,
 ) -> Cost:
     """The cheapest of the algorithms of an operation, with the arguments of :func:`compare`.
 

@@ -89,6 +89,11 @@ def figure_costs(table: pd.DataFrame, *, title: str = "") -> go.Figure:
                 f"collectives.figure_costs: the table lacks the column {column!r}, which "
                 "collectives.compare gives"
             )
+        if list(table.columns).count(column) > 1 or table[column].isna().any():
+            raise BadValue(
+                f"collectives.figure_costs: the table's column {column!r} stands twice, or lacks a "
+                "value"
+            )
     fig = go.Figure()
     for place, (name, rows) in enumerate(table.sort_values("num_bytes").groupby("algorithm")):
         fig.add_scatter(

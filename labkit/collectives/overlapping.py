@@ -142,8 +142,8 @@ def overlap(
     layers = _layers(profile)
     if not callable(message_s) and len(message_s) != len(profile):
         raise BadValue(
-            f"collectives.overlap: {len(message_s)} seconds for {len(profile)} layers; one each is "
-            "valid"
+            f"collectives.overlap: message_s holds {len(message_s)} seconds for the "
+            f"{len(profile)} layers of profile; one each is valid"
         )
     messages, sending_s = _messages(layers["parameter_bytes"], message_s, bucket_bytes)
     start_s = 0.0
@@ -177,14 +177,19 @@ def _layers(profile: pd.DataFrame) -> dict[str, np.ndarray]:
     """The columns of a profile that count."""
     layers = {}
     for name in ("forward_s", "backward_s", "parameter_bytes"):
-        if name not in profile.columns:
+        if list(profile.columns).count(name) != 1:
             raise BadValue(
-                f"collectives.overlap: profile lacks the column {name!r}; it has "
+                f"collectives.overlap: profile lacks the column {name!r}, or has it twice; it has "
                 f"{', '.join(map(str, profile.columns))}"
             )
-        values = profile[name].to_numpy(dtype=float)
+        try:
+            values = profile[name].to_numpy(dtype=float, na_value=np.nan)
+        except (TypeError, ValueError):
+            values = np.full(len(profile), np.nan)
         if not len(values) or not np.isfinite(values).all() or (values < 0).any():
-            raise BadValue(f"collectives.overlap: {name} must hold numbers of at least 0, a layer")
+            raise BadValue(
+                f"collectives.overlap: {name} of profile must hold numbers of at least 0, a layer"
+            )
         layers[name] = values
     return layers
 
@@ -210,12 +215,26 @@ def _messages(
         full = pending >= max(bucket_bytes, 1) or layer == 0
         if full and (pending or pending_s):
             messages.append(Message(layer, last, pending))
-            seconds.append(message_s(pending) if callable(message_s) else pending_s)
+            seconds.append(_timed(message_s, pending) if callable(message_s) else pending_s)
         if full:
             last = layer - 1
             pending = 0
             pending_s = 0.0
     return messages, np.array(seconds)
+
+
+def _timed(message_s: Callable[[int], float], num_bytes: int) -> float:
+    """Seconds of a message, by a function that somebody gave."""
+    try:
+        seconds = float(message_s(num_bytes))
+    except (TypeError, ValueError) as error:
+        raise BadValue(f"collectives.overlap: message_s({num_bytes}) failed: {error}") from None
+    if not np.isfinite(seconds) or seconds < 0:
+        raise BadValue(
+            f"collectives.overlap: message_s({num_bytes}) must be seconds of at least 0, got "
+            f"{seconds}"
+        )
+    return seconds
 
 
 def _step(

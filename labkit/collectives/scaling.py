@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from labkit.collectives.building import Name, program
+from labkit.collectives.building import Name, Pieces, Workers, check_rows, program
 from labkit.collectives.costing import Cost, cost
 from labkit.collectives.programs import Op
 from labkit.kit.describe import Count, checked
@@ -70,10 +70,10 @@ def message_time(
     fabric: Fabric,
     *,
     op: Op = "all-reduce",
-    num_workers: Count | None = None,
+    num_workers: Workers | None = None,
     per_node: Count | None = None,
-    num_servers: Count | None = None,
-    num_pieces: Count = 1,
+    num_servers: Workers | None = None,
+    num_pieces: Pieces = 1,
 ) -> MessageTime:
     """A function from a message's bytes to its seconds, by an algorithm on a fabric.
 
@@ -86,6 +86,7 @@ def message_time(
     >>> seconds([4_000, 4_000_000]).round(6).tolist()
     [6.6e-05, 0.00606]
     """
+    check_rows(num_workers or 1, num_servers or 0, num_pieces)
     workers = num_workers or fabric.num_devices - (num_servers or 0)
     message = _CHUNK_BYTES * workers * workers * (num_servers or 1) * num_pieces
     written = program(

@@ -184,9 +184,11 @@ def _as_finite(value: Any) -> int | float:
 
 
 def _as_flags(value: Any) -> Any:
-    """Accept truth values of any shape, as they are given."""
+    """Accept truth values of any shape, as they are given; a range holds none."""
     import numpy as np
 
+    if isinstance(value, range):
+        raise Refused
     try:
         is_right = np.asarray(value).dtype.kind == "b"
     except (ValueError, TypeError, OverflowError):

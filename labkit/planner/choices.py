@@ -32,7 +32,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 import numpy as np
 
 from labkit.errors import BadValue, UsageError, did_you_mean
-from labkit.kit.describe import Positive, checked
+from labkit.kit.describe import Positive, checked, description
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -44,7 +44,7 @@ _MOST_PLANS = 10**6
 """Plans that are tried one by one at most."""
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
+@description(eq=False)
 class Problem:
     """Nodes, their choices, and what choices and pairs of choices cost.
 
@@ -72,6 +72,8 @@ class Problem:
         for node, sizes in self.memory_bytes.items():
             self._known(node, "memory_bytes")
             self._check(f"memory_bytes[{node!r}]", sizes, (len(self.choices[node]),))
+            if not np.isfinite(sizes).all():
+                raise BadValue(f"planner.Problem: memory_bytes[{node!r}] must be finite")
         for pair, costs in self.edge_costs.items():
             for node in pair:
                 self._known(node, "edge_costs")
@@ -116,8 +118,8 @@ class Problem:
         for node, names in self.choices.items():
             if plan.get(node) not in names:
                 raise BadValue(
-                    f"planner.Problem: node {node!r} has no choice {plan.get(node)!r}; there are: "
-                    f"{', '.join(names)}"
+                    f"planner.Problem: plan[{node!r}] is {plan.get(node)!r}, which is no choice of "
+                    f"it; there are: {', '.join(names)}"
                 )
             index[node] = list(names).index(plan[node])
         return self._cost_of(index)
@@ -339,7 +341,7 @@ def _best_of_all(problem: Problem, memory_limit_bytes: float | None) -> Choice:
             best = index
             least = cost
     if not best:
-        raise UsageError("planner.choose: no plan is allowed, or none fits the limit of memory")
+        raise UsageError("planner.choose: no plan is allowed, or none fits memory_limit_bytes")
     return _choice(problem, best, least, problem.num_plans, "all")
 
 
@@ -403,7 +405,7 @@ def _program(problem: Problem, memory_limit_bytes: float | None, *, whole: bool)
         options={"mip_rel_gap": 0.0},
     )
     if answer.x is None:
-        raise UsageError("planner.choose: no plan is allowed, or none fits the limit of memory")
+        raise UsageError("planner.choose: no plan is allowed, or none fits memory_limit_bytes")
     bound = float(answer.mip_dual_bound) if whole else float(answer.fun)
     chosen = np.split(answer.x[: starts[-1]], starts[1:-1])
     index = {node: int(np.argmax(part)) for node, part in zip(problem.choices, chosen, strict=True)}

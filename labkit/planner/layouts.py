@@ -42,7 +42,8 @@ _PASSES = 3
 """A forward pass, and a backward pass of twice its operations."""
 
 
-def layout_name(layout: Layout) -> str:
+@checked
+def layout_name(layout: tuple[Count, Count, Count, Count]) -> str:
     """A layout in words.
 
     >>> layout_name((4, 2, 1, 1)), layout_name((1, 1, 1, 1))
@@ -351,8 +352,8 @@ class Layouts:
             plan[operator.name] = layout_name(wanted)
         return plan
 
-    def frame(self, plan: Mapping[str, str]) -> pd.DataFrame:
-        """What a plan costs, one row an operator: layout, seconds, and bytes of all devices.
+    def parts(self, plan: Mapping[str, str]) -> pd.DataFrame:
+        """List what a plan costs, one row an operator: layout, seconds, and bytes of all devices.
 
         Args:
             plan: the name of each operator's layout, as :func:`labkit.planner.choose` gives it.

@@ -98,7 +98,7 @@ def test_joining_small_gradients_saves_latency() -> None:
     ("profile", "problem"),
     [
         (TWO.drop(columns="backward_s"), "lacks the column 'backward_s'"),
-        (TWO.assign(forward_s=math.nan), "forward_s must hold numbers of at least 0"),
+        (TWO.assign(forward_s=math.nan), "forward_s of profile must hold numbers of at least 0"),
         (TWO.iloc[:0], "must hold numbers"),
     ],
 )
@@ -108,5 +108,5 @@ def test_wrong_profiles_are_refused(profile: pd.DataFrame, problem: str) -> None
 
 
 def test_as_many_seconds_as_layers() -> None:
-    with pytest.raises(BadValue, match="3 seconds for 2 layers"):
+    with pytest.raises(BadValue, match="message_s holds 3 seconds for the 2 layers"):
         collectives.overlap(TWO, [1.0, 1.0, 1.0])

@@ -154,7 +154,10 @@ def test_a_wrong_program_is_found() -> None:
         ({"name": "rings"}, "did you mean 'ring'"),
         ({"name": "tree", "op": "all-to-all"}, "no operation of 'tree' 'all-to-all'"),
         ({"name": "hierarchical"}, "'hierarchical' needs per_node"),
-        ({"name": "hierarchical", "per_node": 3}, "8 workers are no multiple of per_node 3"),
+        (
+            {"name": "hierarchical", "per_node": 3},
+            "num_workers must be a multiple of per_node 3, got 8",
+        ),
         ({"name": "byteps"}, "'byteps' needs num_servers"),
         ({"name": "sparse-blocks", "num_servers": 1}, "'sparse-blocks' needs nonzero"),
         ({"name": "direct", "bits": 1}, "bits must be"),

@@ -85,7 +85,12 @@ def objects() -> Mapping[str, Any]:
     return {"Fabric": FABRIC}
 
 
-ROOM = kinds.Room(collectives, examples, objects)
+ROOM = kinds.Room(
+    collectives,
+    examples,
+    objects,
+    strange={r"add_bytes_per_s\.inf": "adding takes no time unless something is said"},
+)
 
 
 def test_every_public_call_has_an_example() -> None:

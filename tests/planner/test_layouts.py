@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import itertools
+import re
+from collections.abc import Callable
 
 import numpy as np
 import pytest
@@ -151,14 +153,14 @@ def test_the_best_layouts_beat_every_plan_by_kind(name: str) -> None:
 def test_a_plan_s_table_adds_up_to_its_cost() -> None:
     choice = split("alexnet", 4)
     best = planner.choose(choice.problem)
-    table = choice.frame(best.plan)
+    table = choice.parts(best.plan)
     seconds = table[["compute_s", "transfers_s", "gradients_s"]].to_numpy().sum()
     assert seconds == pytest.approx(best.cost)
 
 
 def test_data_parallelism_sends_gradients_alone() -> None:
     choice = split("vgg16", 4)
-    table = choice.frame(choice.same((4, 1, 1, 1)))
+    table = choice.parts(choice.same((4, 1, 1, 1)))
     assert table["transferred_bytes"].sum() == 0
     assert table["gradient_bytes"].sum() == pytest.approx(4 * 2 * 3 / 4 * 138_357_544 * 4)
 
@@ -204,3 +206,30 @@ def test_wrong_wishes_are_refused() -> None:
     draft.dense("fc", 3)
     with pytest.raises(BadValue, match="'fc' names two operators"):
         draft.dense("fc", 3)
+
+
+@pytest.mark.parametrize(
+    ("call", "problem"),
+    [
+        (lambda draft: draft.convolution("c", 0, 1), "channels must be a whole number, at least 1"),
+        (lambda draft: draft.convolution("c", 2, (3, None)), "window must be"),
+        (lambda draft: draft.convolution("c", 2, 1, stride=0), "stride must be"),
+        (lambda draft: draft.convolution("c", 2, 9), "window 9 of 'c' is larger than its input"),
+        (lambda draft: draft.pool("p", 2, stride=2, padding=-1), "padding must be"),
+        (lambda draft: draft.dense("fc", 3, after="imagine"), "did you mean 'image'"),
+        (lambda draft: draft.add("sum", []), "inputs is empty"),
+        (lambda draft: draft.add("sum", ["image", "nothing"]), "no operator 'nothing'"),
+        (lambda draft: draft.concat("both", 7), "inputs must be"),
+    ],
+)
+def test_wrong_operators_are_refused(call: Callable[[planner.Draft], str], problem: str) -> None:
+    with pytest.raises(UsageError, match=re.escape(problem)):
+        call(planner.Draft("small", 1, 8))
+
+
+def test_sums_are_of_one_shape() -> None:
+    draft = planner.Draft("small", 1, 8)
+    wide = draft.convolution("wide", 4, 1)
+    with pytest.raises(BadValue, match="have outputs of different sample, channel"):
+        draft.add("sum", ["image", wide])
+    assert draft.operators[draft.concat("both", ["image", wide])].output["channel"] == 7

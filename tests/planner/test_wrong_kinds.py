@@ -22,6 +22,7 @@ LEVEL = planner.Level(count=3, bandwidth_bytes_per_s=1e9)
 FABRIC = planner.Fabric(levels=(LEVEL,))
 PLAN = planner.plan(CHAIN, FABRIC)
 MANY = planner.Fabric.flat(10**9, bandwidth_bytes_per_s=1e9)
+ALEXNET = planner.network("alexnet", batch=2)
 PROBLEM = planner.Problem(
     choices={"a": ("x", "y"), "b": ("x",)},
     node_costs={"a": np.array([1.0, 2.0]), "b": np.array([1.0])},
@@ -50,18 +51,6 @@ def examples() -> Mapping[str, Mapping[str, Any]]:
         "Chain.read": {"path": kinds.file("chain.csv", TABLE)},
         "Chain.scaled": {"batch": 0.5},
         "Draft": {"name": "small", "batch": 2, "size": 8},
-        "Draft.add": {"name": "sum", "inputs": ("conv", "conv")},
-        "Draft.concat": {"name": "both", "inputs": ("conv", "conv")},
-        "Draft.convolution": {
-            "name": "next",
-            "channels": 4,
-            "window": 3,
-            "stride": 1,
-            "padding": 1,
-            "after": "conv",
-        },
-        "Draft.dense": {"name": "fc", "channels": 4, "after": "conv"},
-        "Draft.pool": {"name": "pool", "window": 2, "stride": 2, "padding": 0, "after": "conv"},
         "Fabric": {"levels": (LEVEL,)},
         "Fabric.flat": {"count": 3, "bandwidth_bytes_per_s": 1e9, "latency_s": 0.0},
         "Fabric.machines": {
@@ -86,7 +75,7 @@ def examples() -> Mapping[str, Mapping[str, Any]]:
         "layout_name": {"layout": (2, 1, 1, 1)},
         "network": {"name": "alexnet", "batch": 2},
         "split": {
-            "network": planner.network("alexnet", batch=2),
+            "network": ALEXNET,
             "fabric": FABRIC,
             "flops_per_s": 1e12,
             "axes": ("sample", "channel"),
@@ -119,10 +108,8 @@ def examples() -> Mapping[str, Mapping[str, Any]]:
 
 def objects() -> Mapping[str, Any]:
     plan = planner.price(CHAIN, FABRIC, (2, 1), (2,))
-    draft = planner.Draft("small", 2, 8)
-    draft.convolution("conv", 2, 1)
     return {
-        "Draft": draft,
+        "Draft": planner.Draft("small", 2, 8),
         "Problem": PROBLEM,
         "Chain": CHAIN,
         "Fabric": FABRIC,
@@ -131,7 +118,19 @@ def objects() -> Mapping[str, Any]:
     }
 
 
-ROOM = kinds.Room(planner, examples, objects)
+ROOM = kinds.Room(
+    planner,
+    examples,
+    objects,
+    left_out={
+        f"Draft.{method}": "a draft keeps what was added; tests/planner/test_layouts.py tries them"
+        for method in ("add", "concat", "convolution", "dense", "network", "pool")
+    },
+    strange={
+        r"add_bytes_per_s\.inf": "adding takes no time unless something is said",
+        r"(node|edge)_costs\..*inf": "an infinite cost forbids a choice",
+    },
+)
 
 
 def test_every_public_call_has_an_example() -> None:
