@@ -32,6 +32,7 @@ ENGINES = (
         "Training memory: the peak and its moment, what fits, what dominates.",
         has_panel=True,
     ),
+    Engine("collectives", "Collectives as programs: what they cost on links, and run for real."),
     Engine("planner", "Parallel training plans: layers on devices, and what bounds them."),
     Engine("swap", "Recomputation: what to keep for the backward pass, and what it costs."),
     Engine(

@@ -184,7 +184,7 @@ def _as_finite(value: Any) -> int | float:
 
 
 def _as_flags(value: Any) -> Any:
-    """Accept truth values of any shape, as they are given."""
+    """Accept truth values of any shape, as they are given; a range holds none."""
     import numpy as np
 
     if isinstance(value, range):

@@ -2,7 +2,7 @@
 
 >>> from labkit import planner
 >>> chain = planner.Chain.even(8, forward_s=0.01, backward_s=0.02, parameter_bytes=4e7)
->>> plan = planner.plan(chain, planner.Cluster.flat(4, bandwidth_bytes_per_s=1.25e9))
+>>> plan = planner.plan(chain, planner.Fabric.flat(4, bandwidth_bytes_per_s=1.25e9))
 >>> plan.name, round(plan.cost_s, 4)
 ('1-1-1-1', 0.06)
 """
@@ -11,9 +11,11 @@ import lazy_loader
 
 _HOMES = {  # where each public name comes from; modules are loaded with the first of their names
     "chain": ("Chain",),
-    "cluster": ("Cluster", "Level"),
+    "choices": ("Problem", "choose", "relax"),
     "figures": ("figure_layers", "figure_plans"),
-    "planning": ("plan",),
+    "layouts": ("layout_name", "split"),
+    "networks": ("Draft", "network"),
+    "planning": ("Fabric", "Level", "plan"),
     "plans": ("price",),
     "study": ("sensitivity", "sweep"),
 }

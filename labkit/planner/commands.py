@@ -47,16 +47,16 @@ class Devices:
     ] = "12GB"
 
     @property
-    def cluster(self) -> planner.Cluster:
-        """The cluster described."""
+    def fabric(self) -> planner.Fabric:
+        """The fabric described."""
         rate = byte_counts("--bandwidth", self.bandwidth)[0]
         if not self.inside:
-            return planner.Cluster.flat(
+            return planner.Fabric.flat(
                 self.devices, bandwidth_bytes_per_s=rate, latency_s=self.latency
             )
         if self.devices % self.inside:
             raise UsageError(f"--devices {self.devices} is no multiple of --inside {self.inside}")
-        return planner.Cluster.machines(
+        return planner.Fabric.machines(
             self.devices // self.inside,
             self.inside,
             inside_bytes_per_s=byte_counts("--inside-bandwidth", self.inside_bandwidth)[0],
@@ -78,7 +78,7 @@ class Aim:
     memory: Annotated[str, option("What a device has, such as 16GB.", metavar="BYTES")] = ""
     coarse: Annotated[bool, option("Cut only where a single tensor crosses.")] = False
 
-    def plan(self, chain: planner.Chain, cluster: planner.Cluster) -> Plan:
+    def plan(self, chain: planner.Chain, fabric: planner.Fabric) -> Plan:
         """The best plan."""
         for name, value, valid in (
             ("objective", self.objective, get_args(Objective)),
@@ -88,7 +88,7 @@ class Aim:
                 raise not_among(name, value, valid)
         return planner.plan(
             chain,
-            cluster,
+            fabric,
             objective=cast(Objective, self.objective),
             costing=cast(CostingName, self.costing),
             num_microbatches=self.microbatches,
@@ -120,19 +120,19 @@ def _plan_data(plan: Plan) -> dict[str, Any]:
 def plan(profile: Profile, devices: Devices, aim: Aim) -> Report:
     """The best stages: layers, replicas, what limits them, what another bandwidth would cost."""
     named = aim.opened(profile)
-    cluster = devices.cluster
+    fabric = devices.fabric
     start = process_time()
-    best = aim.plan(named.chain, cluster)
+    best = aim.plan(named.chain, fabric)
     took = process_time() - start
     table = best.frame()
-    flat = len(cluster.levels) == 1
+    flat = len(fabric.levels) == 1
     links = planner.sensitivity(best, bandwidth=(0.25, 0.5, 2.0, 4.0)) if flat else None
     tables = [Sheet(table=table, heading="stages", wide=("num_layers", "in_flight"))]
     if links is not None:
         note = "kept: this plan; best: the best one there"
         tables.append(Sheet(table=links, heading="links so many times as fast", note=note))
     return Report(
-        title=f"{named.origin} on {cluster.num_devices} devices: {best.name}",
+        title=f"{named.origin} on {fabric.num_devices} devices: {best.name}",
         lead=best.why(),
         banner=_banner(named),
         facts=[
@@ -172,15 +172,17 @@ def compare(
 ) -> Report:
     """The plan under every costing, beside data parallelism."""
     if devices.inside or aim.objective != "throughput" or aim.memory:
-        raise UsageError("compare takes a flat cluster, objective throughput and no --memory")
+        raise UsageError(
+            "compare takes links that are all alike, objective throughput and no --memory"
+        )
     named = aim.opened(profile)
     rates = [rate * 1e9 for rate in numbers("--bandwidths", bandwidths)]
-    rates = rates or [devices.cluster.levels[0].bandwidth_bytes_per_s]
-    clusters = [
-        planner.Cluster.flat(devices.devices, bandwidth_bytes_per_s=rate, latency_s=devices.latency)
+    rates = rates or [devices.fabric.levels[0].bandwidth_bytes_per_s]
+    fabrics = [
+        planner.Fabric.flat(devices.devices, bandwidth_bytes_per_s=rate, latency_s=devices.latency)
         for rate in rates
     ]
-    table = planner.sweep({named.origin: named.chain}, clusters, costings=COSTINGS)
+    table = planner.sweep({named.origin: named.chain}, fabrics, costings=COSTINGS)
     columns = {
         "bandwidth_gb_per_s": "bandwidth",
         "costing": "costing",

@@ -29,8 +29,8 @@ from labkit.errors import BadValue
 from labkit.kit.describe import Positive, description
 
 if TYPE_CHECKING:
+    from labkit.kit.fabric import Level
     from labkit.planner.chain import Chain
-    from labkit.planner.cluster import Level
 
 _LARGEST = 4 * 10**7
 """Numbers in a table of stages that is held in memory at most."""
@@ -134,7 +134,7 @@ class StageCosts:
         size = level.count * (len(chain) + 1)
         if size > _LARGEST:
             raise BadValue(
-                f"a chain of {len(chain)} layers on a cluster of {level.count} devices needs "
+                f"a chain of {len(chain)} layers on a fabric of {level.count} devices needs "
                 f"tables of {size:.2g} numbers; valid: at most {_LARGEST:.0e}"
             )
         return cls(

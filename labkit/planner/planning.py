@@ -10,8 +10,8 @@ import numpy as np
 
 from labkit.errors import BadValue, UsageError
 from labkit.kit.describe import Count, Positive, checked
+from labkit.kit.fabric import Fabric, Level
 from labkit.planner.chain import Chain
-from labkit.planner.cluster import Cluster, Level
 from labkit.planner.costing import Cheapest, Costing, CostingName, StageCosts, as_costing
 from labkit.planner.latency import Flush, Search
 from labkit.planner.plans import Objective, Plan, microbatches, one_level
@@ -35,7 +35,7 @@ class _Answer(NamedTuple):
 @checked
 def plan(
     chain: Chain,
-    cluster: Cluster,
+    fabric: Fabric,
     *,
     objective: Objective = "throughput",
     costing: Costing | CostingName = "ring",
@@ -44,7 +44,7 @@ def plan(
     memory_bytes: Positive | None = None,
     tolerance: Positive = 1e-6,
 ) -> Plan:
-    """The best stages of a chain on a cluster.
+    """The best stages of a chain on a fabric.
 
     All devices are used unless fewer are faster.
 
@@ -61,20 +61,20 @@ def plan(
             bound.
 
     Raises:
-        UsageError: no plan fits, or the objective cannot take the cluster or the option.
+        UsageError: no plan fits, or the objective cannot take the fabric or the option.
 
     Source: PipeDream §3.1 (throughput), DAPPLE §IV (latency).
 
     >>> chain = Chain.even(4, forward_s=0.01, backward_s=0.02)
-    >>> plan(chain, Cluster.flat(2, bandwidth_bytes_per_s=1e9)).cost_s
+    >>> plan(chain, Fabric.flat(2, bandwidth_bytes_per_s=1e9)).cost_s
     0.06
     """
     flushes = microbatches(objective, num_microbatches)
-    costs = StageCosts.of(chain, cluster.levels[0], as_costing(costing))
+    costs = StageCosts.of(chain, fabric.levels[0], as_costing(costing))
     if objective == "throughput":
-        answer = _asynchronous(costs, cluster, straight, memory_bytes)
+        answer = _asynchronous(costs, fabric, straight, memory_bytes)
     else:
-        one_level(cluster, f"objective {objective!r}")
+        one_level(fabric, f"objective {objective!r}")
         if memory_bytes is not None:
             raise BadValue("memory_bytes limits plans of objective 'throughput' alone")
         hidden = objective == "latency"
@@ -82,7 +82,7 @@ def plan(
         answer = _flushing(costs, flush, straight, tolerance)
     return Plan(
         chain=chain,
-        cluster=cluster,
+        fabric=fabric,
         objective=objective,
         costing=costs.costing,
         stages=tuple(answer.stages),
@@ -97,13 +97,15 @@ def plan(
 
 
 def _asynchronous(
-    costs: StageCosts, cluster: Cluster, straight: bool, memory_bytes: float | None
+    costs: StageCosts, fabric: Fabric, straight: bool, memory_bytes: float | None
 ) -> _Answer:
-    if len(cluster.levels) == 1:
+    if len(fabric.levels) == 1:
         return _one_level(costs, memory_bytes, straight)
+    if len(fabric.levels) > 2:
+        raise UsageError(f"plan takes one or two levels of links; got {len(fabric.levels)}")
     if memory_bytes is not None or straight:
-        raise UsageError("memory_bytes and straight take a flat cluster; got 2 levels")
-    return _two_levels(costs, cluster.levels[1])
+        raise UsageError("memory_bytes and straight take a flat fabric; got 2 levels")
+    return _two_levels(costs, fabric.levels[1])
 
 
 def _one_level(costs: StageCosts, memory_bytes: float | None, straight: bool) -> _Answer:

@@ -12,8 +12,8 @@ from annotated_types import Ge, Le
 
 from labkit.errors import BadValue, UsageError
 from labkit.kit.describe import Count, checked
+from labkit.kit.fabric import Fabric
 from labkit.planner.chain import Chain
-from labkit.planner.cluster import Cluster
 from labkit.planner.costing import Costing, CostingName, StageCosts, as_costing
 from labkit.planner.latency import Flush
 from labkit.planner.throughput import Stage
@@ -30,7 +30,7 @@ Objective = Literal["throughput", "latency", "flush"]
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """Stages of a chain on a cluster, and what they cost.
+    """Stages of a chain on a fabric, and what they cost.
 
     Attributes:
         cost_s: seconds a minibatch in steady state (throughput), or of an iteration of
@@ -40,7 +40,7 @@ class Plan:
     """
 
     chain: Chain
-    cluster: Cluster
+    fabric: Fabric
     objective: Objective
     costing: Costing
     stages: tuple[Stage, ...]
@@ -116,7 +116,7 @@ class Plan:
         """One row a stage: layers, replicas, parts of its seconds, memory."""
         import pandas as pd
 
-        costs = StageCosts.of(self.chain, self.cluster.levels[0], self.costing)
+        costs = StageCosts.of(self.chain, self.fabric.levels[0], self.costing)
         rows = []
         for number, stage in enumerate(self.stages):
             parts = {} if stage.inside else costs.steady_s(stage.first, stage.end, stage.replicas)
@@ -131,7 +131,7 @@ class Plan:
                 }
             )
         table = pd.DataFrame(rows)
-        if len(self.cluster.levels) == 1:
+        if len(self.fabric.levels) == 1:
             table = table.assign(in_flight=self.in_flight, memory_bytes=self.memory_bytes)
         return table
 
@@ -139,7 +139,7 @@ class Plan:
     def priced(
         self,
         *,
-        cluster: Cluster | None = None,
+        fabric: Fabric | None = None,
         objective: Objective | None = None,
         costing: Costing | CostingName | None = None,
         num_microbatches: Count | None = None,
@@ -147,14 +147,14 @@ class Plan:
         """The same stages under other links, another objective or another costing.
 
         Args:
-            cluster, objective, costing: instead of the plan's own.
+            fabric, objective, costing: instead of the plan's own.
             num_microbatches: of an iteration, where the objective needs it and is not the plan's.
         """
         aim = objective or self.objective
         same = aim == self.objective and num_microbatches is None
         return price(
             self.chain,
-            cluster or self.cluster,
+            fabric or self.fabric,
             self.replicas,
             self.cuts,
             objective=aim,
@@ -178,13 +178,13 @@ class Plan:
         """
         from labkit import pipeline
 
-        if len(self.stages) < 2 or len(self.cluster.levels) > 1:
+        if len(self.stages) < 2 or len(self.fabric.levels) > 1:
             raise UsageError(f"no pipeline to draw: the plan is {self.name}")
         forward, backward = (
             [sum(times[stage.first : stage.end]) / stage.replicas for stage in self.stages]
             for times in (self.chain.forward_s, self.chain.backward_s)
         )
-        level = self.cluster.levels[0]
+        level = self.fabric.levels[0]
         network = pipeline.Network(
             latency_s=level.latency_s,
             bandwidth_bytes_per_s=level.bandwidth_bytes_per_s,
@@ -199,7 +199,7 @@ class Plan:
 
     def why(self) -> str:
         """The stage that limits the plan, what of it does, and how much memory the plan needs."""
-        if len(self.cluster.levels) > 1:
+        if len(self.fabric.levels) > 1:
             return f"{self.name}: {seconds(self.cost_s)} a minibatch, two levels of links."
         table = self.frame()
         parts = ["compute_s", "gradients_s", "transfers_s"]
@@ -234,16 +234,16 @@ def microbatches(objective: Objective, num_microbatches: int | None) -> int:
     return num_microbatches or 1
 
 
-def one_level(cluster: Cluster, what: str) -> None:
-    """Refuse a cluster of two levels, with a UsageError."""
-    if len(cluster.levels) > 1:
-        raise UsageError(f"{what} takes a flat cluster; got {len(cluster.levels)} levels")
+def one_level(fabric: Fabric, what: str) -> None:
+    """Refuse a fabric of several levels, with a UsageError."""
+    if len(fabric.levels) > 1:
+        raise UsageError(f"{what} takes a flat fabric; got {len(fabric.levels)} levels")
 
 
 @checked
 def price(
     chain: Chain,
-    cluster: Cluster,
+    fabric: Fabric,
     replicas: Sequence[Count],
     cuts: Sequence[Count] = (),
     *,
@@ -259,24 +259,24 @@ def price(
         objective, costing, num_microbatches: as of :func:`labkit.planner.plan`.
 
     >>> chain = Chain.even(4, forward_s=0.01, backward_s=0.02)
-    >>> price(chain, Cluster.flat(4, bandwidth_bytes_per_s=1e9), (3, 1), (3,)).cost_s
+    >>> price(chain, Fabric.flat(4, bandwidth_bytes_per_s=1e9), (3, 1), (3,)).cost_s
     0.03
 
     Raises:
         BadValue: cuts are out of order or do not fit the replicas, or there are too few devices.
     """
-    one_level(cluster, "price")
+    one_level(fabric, "price")
     ends = [0, *cuts, len(chain)]
     if len(ends) != len(replicas) + 1 or any(b <= a for a, b in pairwise(ends)):
         raise BadValue(
             f"cuts must rise between 1 and {len(chain) - 1}, one fewer than replicas; got "
             f"{list(cuts)} for {len(replicas)} stages"
         )
-    if sum(replicas) > cluster.num_devices:
-        raise BadValue(f"replicas add up to {sum(replicas)}, devices to {cluster.num_devices}")
+    if sum(replicas) > fabric.num_devices:
+        raise BadValue(f"replicas add up to {sum(replicas)}, devices to {fabric.num_devices}")
     flushes = microbatches(objective, num_microbatches)
     stages = tuple(map(Stage, ends, ends[1:], replicas))
-    costs = StageCosts.of(chain, cluster.levels[0], as_costing(costing))
+    costs = StageCosts.of(chain, fabric.levels[0], as_costing(costing))
     if objective == "throughput":
         cost_s = float(max(costs.column(s.end)[s.replicas - 1, s.first] for s in stages))
     else:
@@ -284,7 +284,7 @@ def price(
         cost_s = flush.cost_s(stages)
     return Plan(
         chain=chain,
-        cluster=cluster,
+        fabric=fabric,
         objective=objective,
         costing=costs.costing,
         stages=stages,

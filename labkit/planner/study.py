@@ -1,4 +1,4 @@
-"""Plans beside each other: under other links, on other clusters, with other costings."""
+"""Plans beside each other: under other links, on other fabrics, with other costings."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from itertools import product
 from typing import TYPE_CHECKING
 
 from labkit.kit.describe import Positive, checked
+from labkit.kit.fabric import Fabric
 from labkit.planner.chain import Chain
-from labkit.planner.cluster import Cluster
 from labkit.planner.costing import CostingName
 from labkit.planner.planning import plan as best_plan
 from labkit.planner.plans import Plan, one_level, price
@@ -33,10 +33,10 @@ def sensitivity(plan: Plan, *, bandwidth: Sequence[Positive] = (0.5, 1.0, 2.0)) 
     """
     import pandas as pd
 
-    one_level(plan.cluster, "sensitivity")
+    one_level(plan.fabric, "sensitivity")
     rows = []
     for factor in bandwidth:
-        links = plan.cluster.scaled(factor)
+        links = plan.fabric.scaled(factor)
         best = best_plan(
             plan.chain,
             links,
@@ -44,7 +44,7 @@ def sensitivity(plan: Plan, *, bandwidth: Sequence[Positive] = (0.5, 1.0, 2.0)) 
             costing=plan.costing,
             num_microbatches=plan.num_microbatches,
         )
-        kept = plan.priced(cluster=links)
+        kept = plan.priced(fabric=links)
         rows.append((factor, best.name, best.cost_s, kept.cost_s, kept.cost_s / best.cost_s - 1))
     names = ["bandwidth", "best", "best_s", "kept_s", "regret_fraction"]
     return pd.DataFrame(rows, columns=names)
@@ -53,41 +53,41 @@ def sensitivity(plan: Plan, *, bandwidth: Sequence[Positive] = (0.5, 1.0, 2.0)) 
 @checked
 def sweep(
     chains: Mapping[str, Chain],
-    clusters: Sequence[Cluster],
+    fabrics: Sequence[Fabric],
     *,
     costings: Sequence[CostingName] = ("ring",),
 ) -> pd.DataFrame:
-    """The best plan of each chain on each flat cluster, beside data parallelism there.
+    """The best plan of each chain on each flat fabric, beside data parallelism there.
 
     Args:
         chains: by the name of their network.
         costings: how compute and traffic add up, several.
 
     Returns:
-        One row for each chain, cluster and costing: the plan's name and seconds a minibatch, the
+        One row for each chain, fabric and costing: the plan's name and seconds a minibatch, the
         same of data parallelism and of perfect speed-up (compute divided by devices), and for
         plan and data parallelism the bytes sent for a minibatch and those the fullest device holds.
 
     Raises:
-        UsageError: a cluster has two levels.
+        UsageError: a fabric has two levels.
     """
     import pandas as pd
 
     rows = []
     for name, chain in chains.items():
-        for cluster, costing in product(clusters, costings):
-            whole = price(chain, cluster, (cluster.num_devices,), costing=costing)
-            best = best_plan(chain, cluster, costing=costing)
+        for fabric, costing in product(fabrics, costings):
+            whole = price(chain, fabric, (fabric.num_devices,), costing=costing)
+            best = best_plan(chain, fabric, costing=costing)
             rows.append(
                 {
                     "network": name,
-                    "devices": cluster.num_devices,
-                    "bandwidth_gb_per_s": cluster.levels[0].bandwidth_bytes_per_s / 1e9,
+                    "devices": fabric.num_devices,
+                    "bandwidth_gb_per_s": fabric.levels[0].bandwidth_bytes_per_s / 1e9,
                     "costing": costing,
                     "plan": best.name,
                     "cost_s": best.cost_s,
                     "data_parallel_s": whole.cost_s,
-                    "perfect_s": chain.time_s / cluster.num_devices,
+                    "perfect_s": chain.time_s / fabric.num_devices,
                     "speedup": whole.cost_s / best.cost_s,
                     "bytes_saved_fraction": 1 - best.sent_bytes / max(whole.sent_bytes, 1.0),
                     "fullest_bytes": max(best.memory_bytes),

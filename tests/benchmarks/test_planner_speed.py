@@ -29,11 +29,11 @@ def random_chain(layers: int) -> planner.Chain:
 @pytest.mark.parametrize("layers", [8, pytest.param(10, marks=pytest.mark.large)])
 def test_stages_beside_trying_all(benchmark: Any, layers: int) -> None:
     chain = random_chain(layers)
-    cluster = planner.Cluster.flat(6, bandwidth_bytes_per_s=1e8)
+    fabric = planner.Fabric.flat(6, bandwidth_bytes_per_s=1e8)
     start = time.process_time()
-    best = best_of_all(chain, cluster)
+    best = best_of_all(chain, fabric)
     all_s = time.process_time() - start
-    plan = benchmark(planner.plan, chain, cluster)
+    plan = benchmark(planner.plan, chain, fabric)
     assert plan.cost_s == pytest.approx(best.cost_s)
     benchmark.extra_info |= {"plans": num_plans(layers, 6), "all_cpu_s": round(all_s, 2)}
 
@@ -42,16 +42,16 @@ def test_stages_beside_trying_all(benchmark: Any, layers: int) -> None:
     ("layers", "devices"), [(40, 16), (176, 16), pytest.param(1495, 16, marks=pytest.mark.large)]
 )
 def test_stages_of_long_chains(benchmark: Any, layers: int, devices: int) -> None:
-    cluster = planner.Cluster.flat(devices, bandwidth_bytes_per_s=1e8)
+    fabric = planner.Fabric.flat(devices, bandwidth_bytes_per_s=1e8)
     chain = random_chain(layers)
-    plan = benchmark.pedantic(planner.plan, (chain, cluster), rounds=2, iterations=1)
+    plan = benchmark.pedantic(planner.plan, (chain, fabric), rounds=2, iterations=1)
     assert chain.time_s / devices <= plan.cost_s <= chain.time_s
 
 
 @pytest.mark.parametrize("layers", [40, pytest.param(176, marks=pytest.mark.large)])
 def test_two_levels(benchmark: Any, layers: int) -> None:
     level = [planner.Level(count=4, bandwidth_bytes_per_s=rate) for rate in (1e9, 1e8)]
-    cluster = planner.Cluster(levels=tuple(level))
+    fabric = planner.Fabric(levels=tuple(level))
     chain = random_chain(layers)
-    plan = benchmark.pedantic(planner.plan, (chain, cluster), rounds=1, iterations=1)
+    plan = benchmark.pedantic(planner.plan, (chain, fabric), rounds=1, iterations=1)
     assert plan.cost_s >= chain.time_s / 16

@@ -33,7 +33,7 @@ def test_every_example_runs(ran: Ran, line: str) -> None:
 def test_plan_is_the_engines(told: Told, profile: Path) -> None:
     answer = told("plan", profile, "-d", 4, "--bandwidth", "1GB")
     plan = planner.plan(
-        planner.Chain.read(profile), planner.Cluster.flat(4, bandwidth_bytes_per_s=1e9)
+        planner.Chain.read(profile), planner.Fabric.flat(4, bandwidth_bytes_per_s=1e9)
     )
     assert answer["plan"]["name"] == plan.name
     assert answer["plan"]["cost_s"] == pytest.approx(plan.cost_s)
@@ -77,7 +77,7 @@ def test_compare_has_a_row_for_every_costing_and_rate(
         (("plan", "PROFILE", "-d", 6, "--inside", 4), "no multiple of --inside 4"),
         (("plan", "PROFILE", "-d", 0), "count must be a whole number, at least 1"),
         (("plan", "PROFILE", "-m", 4), "belongs to objective 'latency' or 'flush'"),
-        (("compare", "PROFILE", "--inside", 4), "compare takes a flat cluster"),
+        (("compare", "PROFILE", "--inside", 4), "compare takes links that are all alike"),
     ],
 )
 def test_refusals(

@@ -135,5 +135,5 @@ def test_fitted_layers_are_planned_as_the_authors_do(network: str, plans: tuple[
     """On 4 and on 16 devices at 10 Gbit/s; no published file is read."""
     chain = planner.Chain.read(PROFILES / f"standin_layers_{network}.csv")
     for devices, name in zip((4, 16), plans, strict=True):
-        cluster = planner.Cluster.flat(devices, bandwidth_bytes_per_s=1.25e9)
+        cluster = planner.Fabric.flat(devices, bandwidth_bytes_per_s=1.25e9)
         assert planner.plan(chain, cluster, costing="server").name == name

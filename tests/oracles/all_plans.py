@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
-from labkit.planner import Chain, Cluster
+from labkit.planner import Chain, Fabric
 from labkit.planner.costing import CostingName, StageCosts, as_costing
 from labkit.planner.latency import Flush
 from labkit.planner.plans import Objective, Plan, price
@@ -22,14 +22,14 @@ def num_plans(layers: int, devices: int) -> int:
 
 def best_of_all(
     chain: Chain,
-    cluster: Cluster,
+    fabric: Fabric,
     *,
     objective: Objective = "throughput",
     costing: CostingName = "ring",
     num_microbatches: int | None = None,
 ) -> Plan:
-    """The cheapest plan on a flat cluster."""
-    costs = StageCosts.of(chain, cluster.levels[0], as_costing(costing))
+    """The cheapest plan on a flat fabric."""
+    costs = StageCosts.of(chain, fabric.levels[0], as_costing(costing))
     hidden = objective == "latency"
     flush = Flush.of(costs, num_microbatches or 1, hidden=hidden, straight=False)
     columns = [costs.column(end) for end in range(1, len(chain) + 1)]
@@ -39,10 +39,10 @@ def best_of_all(
             return float(max(columns[s.end - 1][s.replicas - 1, s.first] for s in stages))
         return flush.cost_s(stages)
 
-    best = min(all_plans(0, len(chain), cluster.num_devices), key=cost)
+    best = min(all_plans(0, len(chain), fabric.num_devices), key=cost)
     return price(
         chain,
-        cluster,
+        fabric,
         [s.replicas for s in best],
         [s.end for s in best[:-1]],
         objective=objective,
@@ -51,13 +51,13 @@ def best_of_all(
     )
 
 
-def least_on_machines(chain: Chain, cluster: Cluster, costing: CostingName) -> float:
+def least_on_machines(chain: Chain, fabric: Fabric, costing: CostingName) -> float:
     """Seconds a minibatch of the cheapest plan on machines, all plans inside each stage tried.
 
     A stage's machines exchange the weights of the stages inside, each divided by its replicas, or
     by all devices of a machine.
     """
-    near, far = cluster.levels
+    near, far = fabric.levels
     rules = as_costing(costing)
     inside = StageCosts.of(chain, near, rules)
     between = StageCosts.of(chain, far, rules)

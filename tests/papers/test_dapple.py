@@ -14,50 +14,48 @@ from labkit import pipeline, planner
 from labkit.errors import UsageError
 from labkit.papers import dapple
 from labkit.papers.dapple import Way
-from tests.planner.conftest import chains, clusters, published
+from tests.planner.conftest import chains, fabrics, published
 
 TEN_GBIT = 10 * 1e9 / 8
 
 
 @settings(max_examples=60)
-@given(chain=chains(5), cluster=clusters(4), count=st.integers(1, 12))
+@given(chain=chains(5), fabric=fabrics(4), count=st.integers(1, 12))
 def test_the_published_plan_is_never_better_than_the_exact_one(
-    chain: Any, cluster: Any, count: int
+    chain: Any, fabric: Any, count: int
 ) -> None:
-    exact = planner.plan(
-        chain, cluster, objective="latency", num_microbatches=count, tolerance=1e-9
-    )
-    own = dapple.published_plan(chain, cluster, num_microbatches=count)
+    exact = planner.plan(chain, fabric, objective="latency", num_microbatches=count, tolerance=1e-9)
+    own = dapple.published_plan(chain, fabric, num_microbatches=count)
     assert own.cost_s >= exact.cost_s * (1 - 1e-9)
     assert math.isnan(own.gap)
     assert own.evaluations >= 1
 
 
 def test_its_cost_is_that_of_its_stages() -> None:
-    cluster = planner.Cluster.flat(16, bandwidth_bytes_per_s=TEN_GBIT)
-    own = dapple.published_plan(published("alexnet"), cluster, num_microbatches=16)
+    fabric = planner.Fabric.flat(16, bandwidth_bytes_per_s=TEN_GBIT)
+    own = dapple.published_plan(published("alexnet"), fabric, num_microbatches=16)
     assert own.cost_s == pytest.approx(own.priced().cost_s, rel=1e-12)
 
 
 def test_machines_of_several_devices_are_refused() -> None:
     chain = planner.Chain.even(4, forward_s=0.1, backward_s=0.2)
-    two = planner.Cluster.machines(2, 2, inside_bytes_per_s=1e10, between_bytes_per_s=1e9)
-    with pytest.raises(UsageError, match="published_plan takes a flat cluster"):
+    two = planner.Fabric.machines(2, 2, inside_bytes_per_s=1e10, between_bytes_per_s=1e9)
+    with pytest.raises(UsageError, match="published_plan takes a flat fabric"):
         dapple.published_plan(chain, two, num_microbatches=4)
 
 
 def test_ratios_are_iterations_of_pipedreams_plan_over_a_ways() -> None:
-    cluster = planner.Cluster.flat(16, bandwidth_bytes_per_s=TEN_GBIT)
+    fabric = planner.Fabric.flat(16, bandwidth_bytes_per_s=TEN_GBIT)
     chain = published("alexnet")
-    theirs = dapple.pipedreams_plan(chain, cluster, 16)
+    theirs = dapple.pipedreams_plan(chain, fabric, 16)
     for way in Way:
-        table = dapple.ratios(way, {"alexnet": chain}, cluster, [16])
-        ours = dapple.plan_of(way, chain, cluster, 16)
+        table = dapple.ratios(way, {"alexnet": chain}, fabric, [16])
+        ours = dapple.plan_of(way, chain, fabric, 16)
         assert table["plan"].tolist() == [ours.name]
         assert table["ratio"].iloc[0] == pytest.approx(theirs.cost_s / ours.cost_s)
         assert ours.objective == "latency"
-    assert dapple.plan_of(Way.DATA, chain, cluster, 16).name == "16"
-    assert set(dapple.plan_of(Way.GPIPE, chain, cluster, 16).replicas) == {1}
+    assert dapple.plan_of(Way.DATA, chain, fabric, 16).name == "16"
+    assert set(dapple.plan_of(Way.GPIPE, chain, fabric, 16).replicas) == {1}
 
 
 @pytest.mark.parametrize("stages", [2, 4, 8])

@@ -33,8 +33,8 @@ def chain() -> planner.Chain:
 
 
 @pytest.fixture
-def four() -> planner.Cluster:
-    return planner.Cluster.flat(4, bandwidth_bytes_per_s=LINK)
+def four() -> planner.Fabric:
+    return planner.Fabric.flat(4, bandwidth_bytes_per_s=LINK)
 
 
 def test_plans_are_read_as_replicas_of_each_stage(tmp_path: Path) -> None:
@@ -48,14 +48,14 @@ def test_plans_are_read_as_replicas_of_each_stage(tmp_path: Path) -> None:
     assert missing in pipedream.file_names()
 
 
-def test_pipedream_replicates_what_computes(chain: planner.Chain, four: planner.Cluster) -> None:
+def test_pipedream_replicates_what_computes(chain: planner.Chain, four: planner.Fabric) -> None:
     plan = planner.plan(chain, four, costing="server")
     assert plan.name == "3-1"
     assert pipedream.last_layer(plan) == "layer 2"
     assert pipedream.minibatch_s(Way.PIPEDREAM, chain, four) == pytest.approx(plan.cost_s)
 
 
-def test_rivals_lose_where_they_must(chain: planner.Chain, four: planner.Cluster) -> None:
+def test_rivals_lose_where_they_must(chain: planner.Chain, four: planner.Fabric) -> None:
     seconds = {way: pipedream.minibatch_s(way, chain, four) for way in Way}
     assert seconds[Way.PIPEDREAM] < seconds[Way.FLUSHED]
     assert seconds[Way.BALANCED] < seconds[Way.ALONE]
@@ -69,9 +69,9 @@ def test_speedups_are_over_data_parallelism_and_below_the_bound(chain: planner.C
     table = pipedream.speedups(Way.PIPEDREAM, chain, 4, [1, 10, 100])
     assert (table["speedup"] <= table["bound"] * (1 + 1e-9)).all()
     assert (table["speedup"] >= 1 - 1e-9).all()
-    cluster = planner.Cluster.flat(4, bandwidth_bytes_per_s=10 * 1e9 / 8)
-    whole = planner.price(chain, cluster, (4,), costing="server")
-    ours_s = pipedream.minibatch_s(Way.PIPEDREAM, chain, cluster)
+    fabric = planner.Fabric.flat(4, bandwidth_bytes_per_s=10 * 1e9 / 8)
+    whole = planner.price(chain, fabric, (4,), costing="server")
+    ours_s = pipedream.minibatch_s(Way.PIPEDREAM, chain, fabric)
     assert table["speedup"].iloc[1] == pytest.approx(whole.cost_s / ours_s)
 
 
@@ -108,7 +108,7 @@ def test_older_weights_change_a_training_and_rates_do_not_mix() -> None:
     assert not np.array_equal(newest, alone)
 
 
-def test_figures_say_what_they_show(chain: planner.Chain, four: planner.Cluster) -> None:
+def test_figures_say_what_they_show(chain: planner.Chain, four: planner.Fabric) -> None:
     idea = pipedream.figure_idea(planner.plan(chain, four, costing="server"))
     assert [bar.name for bar in idea.data] == [
         "stage 0: layers 1 to 2, 3 GPUs",

@@ -65,7 +65,7 @@ FUNCTIONS: dict[Callable[..., Any], dict[str, Any]] = {
     },
     dapple.published_plan: {
         "chain": CHAIN,
-        "cluster": planner.Cluster.flat(3, bandwidth_bytes_per_s=1e9),
+        "cluster": planner.Fabric.flat(3, bandwidth_bytes_per_s=1e9),
         "num_microbatches": 4,
     },
     effscale_inference.frontier: {"partitions": {"a": PALM}, "batches": [4]},

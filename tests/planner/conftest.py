@@ -28,8 +28,8 @@ def chains(draw: st.DrawFn, most: int = 6) -> planner.Chain:
 
 
 @st.composite
-def clusters(draw: st.DrawFn, most: int = 5) -> planner.Cluster:
-    return planner.Cluster.flat(
+def fabrics(draw: st.DrawFn, most: int = 5) -> planner.Fabric:
+    return planner.Fabric.flat(
         draw(st.integers(1, most)),
         bandwidth_bytes_per_s=draw(st.floats(1e6, 1e11)),
         latency_s=draw(st.sampled_from([0.0, 1e-3])),

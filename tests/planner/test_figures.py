@@ -7,7 +7,7 @@ import pytest
 from labkit import planner
 
 CHAIN = planner.Chain.even(6, forward_s=0.1, backward_s=0.2, cut_bytes=4e6, parameter_bytes=8e6)
-CLUSTER = planner.Cluster.flat(4, bandwidth_bytes_per_s=1e9)
+CLUSTER = planner.Fabric.flat(4, bandwidth_bytes_per_s=1e9)
 
 
 def test_layers_and_cuts() -> None:

@@ -1,11 +1,11 @@
 """DAPPLE (PPoPP'21): the plans of its published planner, its rivals' plans, and its figures.
 
 The engine minimises the paper's formula for the end of an iteration exactly:
-``planner.plan(chain, cluster, objective="latency", num_microbatches=16)``. The authors' planner
+``planner.plan(chain, fabric, objective="latency", num_microbatches=16)``. The authors' planner
 tries fewer plans (``published``); ``ways`` compares its iterations with those of PipeDream's plans,
 ``figures`` draws.
 
-    dapple.published_plan(chain, cluster, num_microbatches=16).cost_s
+    dapple.published_plan(chain, fabric, num_microbatches=16).cost_s
 """
 
 from labkit.papers.dapple.figures import (

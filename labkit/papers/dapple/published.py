@@ -9,8 +9,8 @@ Source: Fan et al., DAPPLE: A Pipelined Data Parallel Approach for Training Larg
 from __future__ import annotations
 
 from labkit.kit.describe import Count, checked
+from labkit.kit.fabric import Fabric
 from labkit.planner.chain import Chain
-from labkit.planner.cluster import Cluster
 from labkit.planner.costing import Costing, CostingName, StageCosts, as_costing
 from labkit.planner.planning import by_largest_block, flush_costs
 from labkit.planner.plans import Plan, one_level
@@ -19,7 +19,7 @@ from labkit.planner.plans import Plan, one_level
 @checked
 def published_plan(
     chain: Chain,
-    cluster: Cluster,
+    fabric: Fabric,
     *,
     num_microbatches: Count,
     costing: Costing | CostingName = "ring",
@@ -33,21 +33,21 @@ def published_plan(
         costing: how many bytes of gradients cross a link.
 
     Raises:
-        UsageError: the cluster has two levels, or the chain is too long.
+        UsageError: the fabric has two levels, or the chain is too long.
 
     >>> chain = Chain.even(4, forward_s=0.01, backward_s=0.02)
-    >>> two = Cluster.flat(2, bandwidth_bytes_per_s=1e9)
+    >>> two = Fabric.flat(2, bandwidth_bytes_per_s=1e9)
     >>> published_plan(chain, two, num_microbatches=8).name
     '2'
     """
-    one_level(cluster, "published_plan")
-    costs = StageCosts.of(chain, cluster.levels[0], as_costing(costing))
+    one_level(fabric, "published_plan")
+    costs = StageCosts.of(chain, fabric.levels[0], as_costing(costing))
     flush = flush_costs(costs, num_microbatches, hidden=True)
     tried = list(by_largest_block(costs))
     best = min(tried, key=flush.cost_s)
     return Plan(
         chain=chain,
-        cluster=cluster,
+        fabric=fabric,
         objective="latency",
         costing=costs.costing,
         stages=tuple(best),

@@ -13,9 +13,9 @@ import pandas as pd
 
 from labkit import pipeline, planner
 from labkit.kit.describe import Count, checked
+from labkit.kit.fabric import Fabric
 from labkit.papers.dapple.published import published_plan
 from labkit.planner.chain import Chain
-from labkit.planner.cluster import Cluster
 from labkit.planner.costing import Costing, CostingName
 from labkit.planner.plans import Plan
 
@@ -35,27 +35,27 @@ class Way(StrEnum):
     GPIPE = "one GPU a stage, balanced by compute"
 
 
-def plan_of(way: Way, chain: Chain, cluster: Cluster, num_microbatches: int) -> Plan:
+def plan_of(way: Way, chain: Chain, fabric: Fabric, num_microbatches: int) -> Plan:
     """The plan of a way, priced by DAPPLE's formula.
 
     Args:
         way: how stages are chosen.
         chain: the layers, with the seconds of a microbatch.
-        cluster: devices that are all joined alike.
+        fabric: devices that are all joined alike.
         num_microbatches: of an iteration.
     """
     if way is Way.DAPPLE:
-        return published_plan(chain, cluster, num_microbatches=num_microbatches)
+        return published_plan(chain, fabric, num_microbatches=num_microbatches)
     if way is Way.DATA:
-        plan = planner.price(chain, cluster, (cluster.num_devices,))
+        plan = planner.price(chain, fabric, (fabric.num_devices,))
     else:
-        plan = planner.plan(chain, cluster, costing=NOTHING_SENT, straight=True)
+        plan = planner.plan(chain, fabric, costing=NOTHING_SENT, straight=True)
     return _iteration(plan, num_microbatches)
 
 
 def pipedreams_plan(
     chain: Chain,
-    cluster: Cluster,
+    fabric: Fabric,
     num_microbatches: int,
     *,
     costing: CostingName = "code+activations",
@@ -63,17 +63,17 @@ def pipedreams_plan(
     """The plan that PipeDream's published program finds, priced by DAPPLE's formula.
 
     Args:
-        chain, cluster, num_microbatches: as :func:`plan_of` takes them.
+        chain, fabric, num_microbatches: as :func:`plan_of` takes them.
         costing: the program's option: activations charged, as its README does, or "code", its
             default.
     """
-    return _iteration(planner.plan(chain, cluster, costing=costing), num_microbatches)
+    return _iteration(planner.plan(chain, fabric, costing=costing), num_microbatches)
 
 
 def ratios(
     way: Way,
     chains: Mapping[str, Chain],
-    cluster: Cluster,
+    fabric: Fabric,
     sizes: Sequence[int],
     *,
     costing: CostingName = "code+activations",
@@ -83,7 +83,7 @@ def ratios(
     Args:
         way: how stages are chosen.
         chains: by network.
-        cluster: as :func:`plan_of` takes it.
+        fabric: as :func:`plan_of` takes it.
         sizes: numbers of microbatches of an iteration.
         costing: as :func:`pipedreams_plan` takes it.
 
@@ -93,8 +93,8 @@ def ratios(
     rows = []
     for network, chain in chains.items():
         for size in sizes:
-            ours = plan_of(way, chain, cluster, size)
-            theirs = pipedreams_plan(chain, cluster, size, costing=costing)
+            ours = plan_of(way, chain, fabric, size)
+            theirs = pipedreams_plan(chain, fabric, size, costing=costing)
             rows.append((network, size, ours.name, theirs.cost_s / ours.cost_s))
     return pd.DataFrame(rows, columns=["network", "num_microbatches", "plan", "ratio"])
 

@@ -76,8 +76,8 @@ def last_layer(plan: Plan) -> str:
     """The last layer of a plan's first stage, as the profile names it.
 
     >>> chain = planner.Chain.even(4, forward_s=1, backward_s=2)
-    >>> cluster = planner.Cluster.flat(2, bandwidth_bytes_per_s=1e9)
-    >>> last_layer(planner.price(chain, cluster, (1, 1), (3,)))
+    >>> fabric = planner.Fabric.flat(2, bandwidth_bytes_per_s=1e9)
+    >>> last_layer(planner.price(chain, fabric, (1, 1), (3,)))
     'layer 3'
     """
     return plan.chain.layers[plan.stages[0].end - 1]

@@ -11,8 +11,8 @@ from enum import StrEnum
 import pandas as pd
 
 from labkit import planner
+from labkit.kit.fabric import Fabric
 from labkit.planner.chain import Chain
-from labkit.planner.cluster import Cluster
 from labkit.planner.costing import Costing, CostingName
 from labkit.planner.plans import Plan
 
@@ -31,18 +31,18 @@ class Way(StrEnum):
     ALONE = "one minibatch at a time"
 
 
-def balanced(chain: Chain, cluster: Cluster) -> Plan:
+def balanced(chain: Chain, fabric: Fabric) -> Plan:
     """A straight pipeline whose stages compute about equally long, as GPipe cuts a network.
 
     Args:
         chain: the layers.
-        cluster: as many devices as there are stages.
+        fabric: as many devices as there are stages.
     """
-    return planner.plan(chain, cluster, costing=NOTHING_SENT, straight=True)
+    return planner.plan(chain, fabric, costing=NOTHING_SENT, straight=True)
 
 
 def minibatch_s(
-    way: Way, chain: Chain, cluster: Cluster, *, costing: CostingName = "server"
+    way: Way, chain: Chain, fabric: Fabric, *, costing: CostingName = "server"
 ) -> float:
     """Seconds a minibatch, where a way trains a network.
 
@@ -52,16 +52,16 @@ def minibatch_s(
     Args:
         way: how the network is trained.
         chain: its layers.
-        cluster: its devices, all joined alike.
+        fabric: its devices, all joined alike.
         costing: how compute and traffic add up; where a pipeline flushes only its bytes count.
     """
     if way in (Way.PIPEDREAM, Way.FLUSHED):
-        plan = planner.plan(chain, cluster, costing=costing)
+        plan = planner.plan(chain, fabric, costing=costing)
     else:
-        plan = balanced(chain, cluster)
+        plan = balanced(chain, fabric)
     if way in (Way.PIPEDREAM, Way.BALANCED):
         return plan.priced(costing=costing).cost_s
-    size = 1 if way is Way.ALONE else cluster.num_devices
+    size = 1 if way is Way.ALONE else fabric.num_devices
     flushed = plan.priced(objective="flush", costing=costing, num_microbatches=size)
     return flushed.cost_s / size
 
@@ -88,9 +88,9 @@ def speedups(
     """
     rows = []
     for rate in gbits_per_s:
-        cluster = planner.Cluster.flat(num_devices, bandwidth_bytes_per_s=rate * GBIT)
-        whole = planner.price(chain, cluster, (num_devices,), costing=costing)
-        ours_s = minibatch_s(way, chain, cluster, costing=costing)
+        fabric = planner.Fabric.flat(num_devices, bandwidth_bytes_per_s=rate * GBIT)
+        whole = planner.price(chain, fabric, (num_devices,), costing=costing)
+        ours_s = minibatch_s(way, chain, fabric, costing=costing)
         least_s = chain.time_s / num_devices
         rows.append((rate, whole.cost_s / ours_s, whole.cost_s / least_s))
     return pd.DataFrame(rows, columns=["gbit_per_s", "speedup", "bound"])

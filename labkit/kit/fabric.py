@@ -1,12 +1,19 @@
-"""Devices and the links between them: one level, or machines of several devices."""
+"""Devices and the links between them: one level, or machines of several devices, or racks of those.
+
+This is the one home of links for engines: planners place stages on a fabric, collectives send over
+it.
+"""
 
 from __future__ import annotations
 
 import math
 from dataclasses import replace
+from typing import Annotated
 
-from labkit.errors import BadValue
+from annotated_types import Gt, MinLen
+
 from labkit.kit.describe import Count, NonNegative, Positive, checked, description
+from labkit.kit.rules import Unbounded
 
 GBIT = 1e9 / 8
 """Bytes per second in a link rate of 1 Gbit/s."""
@@ -28,31 +35,29 @@ class Level:
 
 
 @description(slots=True)
-class Cluster:
+class Fabric:
     """Levels of devices, the innermost first.
 
-    Raises:
-        BadValue: there is no level, or there are more than two.
+    Attributes:
+        levels: links of devices first, then of groups of devices, and so on.
+        add_bytes_per_s: how fast a device adds what arrives to what it holds.
     """
 
-    levels: tuple[Level, ...]
-
-    def __post_init__(self) -> None:
-        if not 1 <= len(self.levels) <= 2:
-            raise BadValue(f"a Cluster has one or two levels, got {len(self.levels)}")
+    levels: Annotated[tuple[Level, ...], MinLen(1)]
+    add_bytes_per_s: Annotated[float, Gt(0), Unbounded()] = math.inf
 
     @classmethod
     @checked
     def flat(
         cls, count: Count, *, bandwidth_bytes_per_s: Positive, latency_s: NonNegative = 0.0
-    ) -> Cluster:
+    ) -> Fabric:
         """Devices that are all joined alike.
 
         Args:
             bandwidth_bytes_per_s: of a device's link, in each direction.
             latency_s: of one message.
 
-        >>> Cluster.flat(16, bandwidth_bytes_per_s=10 * GBIT).num_devices
+        >>> Fabric.flat(16, bandwidth_bytes_per_s=10 * GBIT).num_devices
         16
         """
         level = Level(count=count, bandwidth_bytes_per_s=bandwidth_bytes_per_s, latency_s=latency_s)
@@ -68,7 +73,7 @@ class Cluster:
         inside_bytes_per_s: Positive,
         between_bytes_per_s: Positive,
         latency_s: NonNegative = 0.0,
-    ) -> Cluster:
+    ) -> Fabric:
         """So many machines of so many devices; a machine's link is shared by its devices.
 
         Args:
@@ -79,7 +84,7 @@ class Cluster:
             latency_s: of one message between machines.
 
         >>> rates = {"inside_bytes_per_s": 12e9, "between_bytes_per_s": 10 * GBIT}
-        >>> Cluster.machines(4, 8, **rates).num_devices
+        >>> Fabric.machines(4, 8, **rates).num_devices
         32
         """
         near = Level(count=devices, bandwidth_bytes_per_s=inside_bytes_per_s)
@@ -92,11 +97,21 @@ class Cluster:
         return math.prod(level.count for level in self.levels)
 
     @checked
-    def scaled(self, bandwidth: Positive) -> Cluster:
+    def scaled(self, bandwidth: Positive) -> Fabric:
         """Every link ``bandwidth`` times as fast."""
-        return Cluster(
-            levels=tuple(
-                replace(level, bandwidth_bytes_per_s=level.bandwidth_bytes_per_s * bandwidth)
-                for level in self.levels
-            )
-        )
+        faster = [
+            replace(level, bandwidth_bytes_per_s=level.bandwidth_bytes_per_s * bandwidth)
+            for level in self.levels
+        ]
+        return replace(self, levels=tuple(faster))
+
+    @property
+    def group_sizes(self) -> tuple[int, ...]:
+        """Devices below one unit of each level, the innermost first: 1, then of a machine, ….
+
+        >>> rates = {"inside_bytes_per_s": 12e9, "between_bytes_per_s": 10 * GBIT}
+        >>> Fabric.machines(4, 8, **rates).group_sizes
+        (1, 8)
+        """
+        counts = [level.count for level in self.levels]
+        return tuple(math.prod(counts[:depth]) for depth in range(len(counts)))
