@@ -804,6 +804,7 @@ MODELS = (
         for task, name, shape in (
             ("image_classification", "vgg16", {"kinds": True, "slopes": True}),
             ("image_classification", "resnet50", {"kinds": True, "slopes": True}),
+            ("image_classification", "resnet101", {"kinds": True, "slopes": True}),
             ("image_classification", "alexnet", {"kinds": True, "slopes": False}),
             ("translation", "gnmt", {"kinds": False, "slopes": False}),
         )
