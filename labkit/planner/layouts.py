@@ -277,16 +277,26 @@ class Layouts:
         """Seconds of an operator by itself: compute, then gradients."""
         return self.compute_s(operator, layout) + self.gradients_s(operator, layout)
 
-    def _boxes_of(self, source: str, reader: str) -> tuple[np.ndarray, np.ndarray]:
+    def _boxes_of(
+        self, source: str, reader: str, plan: Mapping[str, str] | None = None
+    ) -> tuple[np.ndarray, np.ndarray]:
         """What devices hold of the source's output, and what they read of it, by layout.
 
         A device loads its own samples of the images, so nothing is needed of those.
+
+        Args:
+            plan: with its two layouts alone; None is all of them.
         """
         one = self.network.by_name[source]
         other = self.network.by_name[reader]
         devices = self.fabric.num_devices
-        held = _boxes(one, self.choices[source], devices)
-        computed = _boxes(other, self.choices[reader], devices)
+        of_source: Sequence[Layout] = self.choices[source]
+        of_reader: Sequence[Layout] = self.choices[reader]
+        if plan is not None:
+            of_source = [self.layout(source, plan[source])]
+            of_reader = [self.layout(reader, plan[reader])]
+        held = _boxes(one, of_source, devices)
+        computed = _boxes(other, of_reader, devices)
         needed = _needed(other, one, computed, self.network)
         return held, needed * (one.kind != "input")
 
@@ -296,10 +306,8 @@ class Layouts:
         Args:
             plan: the name of each operator's layout.
         """
-        held, needed = self._boxes_of(source, reader)
-        place = self.problem.choices[source].index(plan[source])
-        other = self.problem.choices[reader].index(plan[reader])
-        return _moved(held[place], needed[other]) * self.element_bytes
+        held, needed = self._boxes_of(source, reader, plan)
+        return _moved(held[0], needed[0]) * self.element_bytes
 
     def transfers_s(self, source: str, reader: str) -> np.ndarray:
         """Seconds of an edge, forward and back, by both layouts; shape (layouts, layouts)."""
