@@ -170,7 +170,7 @@ class Split:
     def table(self, way: Way) -> pd.DataFrame:
         """Layout, seconds and bytes of each operator, with gradients in rings."""
         if way not in self._tables:
-            self._tables[way] = self.layouts.frame(self.plan(way))
+            self._tables[way] = self.layouts.parts(self.plan(way))
         return self._tables[way]
 
     def sent_bytes(self, way: Way) -> float:
