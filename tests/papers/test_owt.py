@@ -42,7 +42,7 @@ def test_links_without_limit_leave_nothing_to_hide():
 
 
 def test_where_sending_takes_all_the_time_turns_add_a_first_and_a_last():
-    slow = replace(BOX, flops_per_s=1e18)
+    slow = replace(BOX, flops_per_s=1e24)
     dense = slow.table(Scheme.SHARED).query("kind == 'dense'")
     arriving_s = dense["transfers_s"].iloc[0] / 2
     at_once_s = slow.step_s(Scheme.ALL_AT_ONCE)
