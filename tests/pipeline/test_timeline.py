@@ -379,5 +379,5 @@ def test_jitter_is_checked():
     schedule = build("1f1b", 2, 2)
     with pytest.raises(UsageError, match="needs rng"):
         simulate(schedule, Costs(forward_s=1.0, backward_s=2.0), jitter=0.1)
-    with pytest.raises(UsageError, match="jitter must be a finite number, at least 0, .*; got -0"):
+    with pytest.raises(UsageError, match=r"jitter must be a finite number, at least 0, .*; got -0"):
         simulate(schedule, Costs(forward_s=1.0, backward_s=2.0), jitter=-0.1)
