@@ -109,3 +109,18 @@ def test_odd_texts_of_options(parse: Callable[[str, str], Any], text: str) -> No
     outcome = kinds.tried(parse, parameters, {"name": "--option", "text": text})
     assert outcome.kind in ("answered", "refused"), outcome.text
     assert outcome.kind == "answered" or "--option" in outcome.text
+
+
+def test_a_part_of_the_values_has_one_of_each_kind() -> None:
+    assert list(kinds.some([range(10), "ab", []], 4, 5)) == [1, 5, 9, "b"]
+    assert list(kinds.some(["a"], 4, 3)) == ["a"]
+
+
+def test_a_call_without_end_is_slow() -> None:
+    def spin() -> None:
+        while True:
+            pass
+
+    with kinds.limits():
+        kinds.wind(0.1)
+        assert kinds.tried(spin, {}, {}).kind == "slow"
