@@ -59,6 +59,6 @@ def link(name: str) -> Link:
 def _pick(what: str, kind: Callable[..., Item], name: str) -> Item:
     """Look a name up in the file."""
     known = files.named(files.shipped("data/hardware.yaml"), kind, f"{what}s")
-    if name not in known:
+    if not isinstance(name, str) or name not in known:
         raise not_among(what, name, known)
     return known[name]

@@ -274,6 +274,8 @@ class Room:
         thin: by call that takes long: it gets every so many of the odd values of a kind, and one
             of each kind at least, unless :data:`ALL`. A class names its methods too, ``""`` all
             calls that are not named.
+        declared: whether labkit words the error of an argument that is missing or unknown; below
+            ``kit.describe`` Python does.
     """
 
     package: ModuleType
@@ -283,6 +285,7 @@ class Room:
     also: Mapping[str, str] = field(default_factory=dict)
     strange: Mapping[str, str] = field(default_factory=dict)
     thin: Mapping[str, int] = field(default_factory=dict)
+    declared: bool = True
 
     @cached_property
     def arguments(self) -> Mapping[str, Mapping[str, Any]]:
@@ -377,10 +380,10 @@ class Room:
                     part = dict.fromkeys(given.get(parameter, {"a": 1}), value)
                 changed = {**given, parameter: part}
                 yield self._tried(name, parameter, value, changed, usual)
-            if parameter in given and kind.default is kind.empty:
+            if self.declared and parameter in given and kind.default is kind.empty:
                 rest = {key: value for key, value in given.items() if key != parameter}
                 yield self._tried(name, parameter, "left out", rest, usual)
-        if parameters:
+        if self.declared and parameters:
             yield self._tried(name, "nonsense", 1, {**given, "nonsense": 1}, usual)
 
     def every(self, name: str) -> int:
@@ -469,9 +472,13 @@ def _is_made_by_users(cls: type) -> bool:
 
 
 def public(package: ModuleType) -> dict[str, Any]:
-    """Find a package's public functions and classes, and those of its public modules."""
+    """Find a package's public functions and classes, and those of its public modules.
+
+    A module that does not list them has those that it defines.
+    """
     found = {}
-    for name in sorted(package.__all__):
+    own = [n for n, value in vars(package).items() if _is_defined_in(package, n, value)]
+    for name in sorted(getattr(package, "__all__", own)):
         value = getattr(package, name)
         if isinstance(value, ModuleType):
             found |= {
@@ -484,6 +491,11 @@ def public(package: ModuleType) -> dict[str, Any]:
         elif isinstance(value, type) or (callable(value) and hasattr(value, "__name__")):
             found[name] = value
     return found
+
+
+def _is_defined_in(package: ModuleType, name: str, value: Any) -> bool:
+    is_callable = inspect.isfunction(value) or isinstance(value, type)
+    return is_callable and value.__module__ == package.__name__ and not name.startswith("_")
 
 
 def methods(cls: type) -> list[str]:
@@ -627,7 +639,11 @@ def _parts(answer: Any) -> Iterator[tuple[str, Any]]:
         yield from ((item.name, getattr(answer, item.name, None)) for item in fields(answer))
     for view in ("summary", "frame"):
         method = getattr(answer, view, None)
-        if inspect.ismethod(method) and type(answer).__module__.startswith("labkit."):
+        is_ours = inspect.ismethod(method) and type(answer).__module__.startswith("labkit.")
+        if is_ours and all(
+            parameter.default is not parameter.empty
+            for parameter in inspect.signature(method).parameters.values()
+        ):
             yield view, method()
 
 

@@ -17,7 +17,7 @@ from pydantic import (
     field_validator,
 )
 
-from labkit.errors import BadFile, UsageError, did_you_mean, not_among
+from labkit.errors import BadFile, BadValue, UsageError, did_you_mean, not_among, shown
 from labkit.files import load_yaml, shipped, validate
 
 REGISTRY = "data/datasets.yaml"
@@ -98,6 +98,8 @@ class Dataset(_Record):
         Raises:
             UsageError: there is none, or several; the message lists the nearest.
         """
+        if not isinstance(path, str):
+            raise BadValue(f"file must be a text, a published path; got {shown(path)}")
         exact = [file for file in self.files if file.path == path]
         ending = exact or [file for file in self.files if file.path.endswith(f"/{path}")]
         if len(ending) == 1:
@@ -141,6 +143,8 @@ class Registry(_Record):
         Raises:
             UsageError: the reference does not name just one file.
         """
+        if not isinstance(reference, str):
+            raise BadValue(f"reference must be a text, name/path; got {shown(reference)}")
         name, slash, path = reference.partition("/")
         dataset = self.dataset(name)
         if not slash or not path:

@@ -13,11 +13,12 @@ from typing import TYPE_CHECKING, NamedTuple
 from labkit.datasets.store import (
     CorruptDownload,
     DatasetUnavailable,
+    check_root,
     locate,
     obtain,
     on_this_machine,
 )
-from labkit.errors import LabkitError, UsageError
+from labkit.errors import BadValue, LabkitError, UsageError, shown
 from labkit.files import shipped
 from labkit.quantities import percent
 
@@ -203,8 +204,12 @@ def needed(entries: Iterable[str], root: Path | None = None) -> dict[str, tuple[
     >>> needed(["perseus-sosp24/envpipe_result.csv"])
     {'perseus-sosp24': ('sosp24_data/emulation/envpipe_result.csv',)}
     """
+    if isinstance(entries, str) or not isinstance(entries, Iterable):
+        raise BadValue(f"entries must be a list of texts; got {shown(entries)}")
     wanted: dict[str, dict[str, None]] = {}
     for entry in entries:
+        if not isinstance(entry, str):
+            raise BadValue(f"entries must be texts; one is {shown(entry)}")
         dataset, chosen = _select(entry, None, root)
         wanted.setdefault(dataset.name, {}).update(dict.fromkeys(file.path for file in chosen))
     return {name: tuple(sorted(paths)) for name, paths in wanted.items()}
@@ -215,6 +220,9 @@ def _select(
 ) -> tuple[Dataset, tuple[PublishedFile, ...]]:
     from labkit.datasets.registry import load_registry
 
+    if not isinstance(name, str):
+        raise BadValue(f"name must be a text, a dataset's name; got {shown(name)}")
+    check_root(root)
     registry = load_registry(root)
     if "/" in name:
         if files is not None:
@@ -226,6 +234,8 @@ def _select(
         raise UsageError(f"files={files!r}: give a list of files, such as [{files!r}]")
     if files is None:
         return dataset, dataset.files
+    if not isinstance(files, Sequence) or not all(isinstance(file, str) for file in files):
+        raise BadValue(f"files must be a list of texts, or None; got {shown(files)}")
     if not files:
         raise UsageError(f"no files of {name} asked for: name at least one, or leave it out")
     chosen = {file.path: file for file in map(dataset.file, files)}

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from labkit.errors import LabkitError, UsageError
+from labkit.errors import BadValue, LabkitError, UsageError, shown
 from labkit.files import workbook_around
 
 if TYPE_CHECKING:
@@ -79,6 +79,16 @@ def cache_folder() -> Path:
     return Path(pooch.os_cache("labkit"))
 
 
+def check_root(root: object) -> None:
+    """Refuse what is no folder's path.
+
+    Raises:
+        BadValue: the message has ``root``.
+    """
+    if root is not None and not isinstance(root, Path):
+        raise BadValue(f"root must be a pathlib.Path, or None; got {shown(root)}")
+
+
 def mirror_folder(root: Path | None = None) -> Path | None:
     """Find ``$LABKIT_DATA_MIRROR``, where set; a relative one starts from the workbook's folder,
     outside a workbook from the working directory.
@@ -86,6 +96,7 @@ def mirror_folder(root: Path | None = None) -> Path | None:
     Raises:
         UsageError: it is set but is no folder.
     """
+    check_root(root)
     configured = os.environ.get("LABKIT_DATA_MIRROR")
     if not configured:
         return None

@@ -28,7 +28,7 @@ from typing import Annotated, Any, TypeVar, get_type_hints
 
 import typer
 
-from labkit.errors import LabkitError, UsageError
+from labkit.errors import LabkitError, UsageError, shown
 from labkit.files import write_atomically
 from labkit.kit.report import Report
 from labkit.quantities import BYTES
@@ -321,7 +321,9 @@ def pairs(name: str, text: str) -> dict[str, str]:
     for part in words(text):
         key, equals, value = part.partition("=")
         if not (equals and key.strip() and value.strip()):
-            raise UsageError(f"{name}: got {part!r}; valid: name=value, or several as in a=b,c=d")
+            raise UsageError(
+                f"{name}: got {shown(part)}; valid: name=value, or several as in a=b,c=d"
+            )
         found[key.strip()] = value.strip()
     return found
 
@@ -357,7 +359,7 @@ def byte_counts(name: str, text: str) -> list[float]:
         match = _NUMBER.fullmatch(part)
         if match is None or match[2] not in _BYTES:
             raise UsageError(
-                f"{name}: {part!r} is no number of bytes; valid: a number and a unit, such as "
+                f"{name}: {shown(part)} is no number of bytes; valid: a number and a unit, such as "
                 f"1.5e9, 800MB or 24GiB (units: {', '.join(filter(None, _BYTES))})"
             )
         sizes.append(float(match[1]) * _BYTES[match[2]])
@@ -384,7 +386,9 @@ def assignments(name: str, texts: Sequence[str] | None) -> dict[str, Any]:
     for text in texts or ():
         key, equals, value = text.partition("=")
         if not (key and equals and value):
-            raise UsageError(f"{name} {text!r} is not NAME=VALUE, such as early_forwards=2,1,0")
+            raise UsageError(
+                f"{name} {shown(text)} is not NAME=VALUE, such as early_forwards=2,1,0"
+            )
         values[key.strip().replace("-", "_")] = value_of(value.strip())
     return values
 
@@ -408,7 +412,7 @@ def _read(kind: Callable[[str], Any], name: str, text: str, valid: str) -> Any:
     try:
         return kind(text)
     except ValueError:
-        raise UsageError(f"{name}: {text!r} is no number; valid: {valid}") from None
+        raise UsageError(f"{name}: {shown(text)} is no number; valid: {valid}") from None
 
 
 def without_missing(values: Mapping[str, Any]) -> dict[str, Any]:

@@ -6,11 +6,14 @@ from typing import Any
 
 import numpy as np
 
-from labkit.errors import BadValue
+from labkit.errors import BadValue, shown
 
 
 def mean_interval(values: Any) -> tuple[float, float, float]:
     """Find the mean with its 95 % interval by Student's t; the ends are NaN for a single value.
+
+    Raises:
+        BadValue: there is no value, or one is no number.
 
     >>> mean, low, high = mean_interval([1.0, 2.0, 3.0])
     >>> mean, round(low, 3), round(high, 3)
@@ -18,9 +21,12 @@ def mean_interval(values: Any) -> tuple[float, float, float]:
     """
     from scipy.special import stdtrit  # scipy.stats takes most of a second to load
 
-    sample = np.asarray(values, dtype=float)
+    try:
+        sample = np.asarray(values, dtype=float)
+    except (TypeError, ValueError, OverflowError, MemoryError):
+        raise BadValue(f"values must be numbers; got {shown(values)}") from None
     if sample.size == 0:
-        raise BadValue("an interval needs at least one value, got none")
+        raise BadValue("values: an interval needs at least one value, got none")
     mean = float(sample.mean())
     if sample.size == 1:
         return mean, float("nan"), float("nan")

@@ -19,9 +19,10 @@ from contextlib import contextmanager, nullcontext
 from functools import lru_cache
 from math import prod
 from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import cloudpickle
+from annotated_types import Le
 
 from labkit.errors import BadValue, LabkitError
 from labkit.kit.describe import Count, checked
@@ -35,6 +36,7 @@ LARGEST_CHUNK = 256
 _CHUNKS_A_WORKER = 8  # so that workers end together although points take unequal time
 _AHEAD = 3  # chunks a worker that are under way at once
 
+Processes = Annotated[Count, Le(1024)]  # more are a mistake, and fill the machine's memory
 Point = dict[str, Any]
 Pair = tuple[Point, Point]  # a point as the table shows it, and as the function is called
 Rows = list[dict[str, Any]]
@@ -45,7 +47,7 @@ def sweep(
     function: Callable[..., Any],
     grid: Mapping[str, Any] | Iterable[Mapping[str, Any]],
     *,
-    executor: Executor | Count | None = None,
+    executor: Executor | Processes | None = None,
     chunk: Count | None = None,
 ) -> pd.DataFrame:
     """Call ``function(**point)`` at every point of ``grid``; table the points' columns, then what

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from labkit.errors import BadFile, BadValue
+from labkit.errors import BadFile, BadValue, shown
 from labkit.files import read_text
 
 if TYPE_CHECKING:
@@ -116,8 +116,9 @@ def check(
         if columns.count(name) != 1:
             problem = "lacks" if name not in columns else "has twice"
             raise BadValue(
-                f"{function}: the table {problem} {name!r}; valid: the columns "
-                f"{', '.join((*texts, *numbers))}, each once, as of the function that makes it"
+                f"{function}: the table {problem} {shown(name)}; valid: the columns "
+                f"{', '.join(map(shown, (*texts, *numbers)))}, each once, as of the function that "
+                "makes it"
             )
     for name in numbers:
         kind = table[name].dtype

@@ -7,13 +7,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Any
+from typing import Annotated, Any
 
 import pandas as pd
 import plotly.graph_objects as go
+from annotated_types import Ge
 from plotly.subplots import make_subplots
 
 from labkit.errors import not_among
+from labkit.kit import tables
+from labkit.kit.describe import Positive, checked
 from labkit.kit.draw import CYCLE, PALETTE, VEIL, Part, finish
 
 LONGEST = 3.0  # bars are drawn up to this many times the capacity
@@ -65,13 +68,14 @@ def _look(component: str) -> dict[str, Any]:
     return marker
 
 
+@checked
 def figure_states(
     table: pd.DataFrame,
     *,
-    capacity_gb: float | None = None,
+    capacity_gb: Positive | None = None,
     capacity_name: str = "",
     title: str = "",
-    height: int = 420,
+    height: Annotated[int, Ge(10)] = 420,
 ) -> go.Figure:
     """Stacked bars of what a rank holds, one bar a plan, a line at what the device has.
 
@@ -82,8 +86,11 @@ def figure_states(
             device (a column ``place``) is left out.
         capacity_gb, capacity_name: of the device; None for no line.
     """
+    texts = ["plan", "component", *(["place"] if "place" in table else [])]
+    tables.check("figure_states", table, texts=texts, numbers=["size_gb"])
     if "place" in table:
         table = table[table["place"] == "device"]
+    tables.check("figure_states", table, filled=True)
     order = list(dict.fromkeys(table["plan"].astype(str)))
     names = table["plan"].astype(str).to_numpy()
     sizes_gb = table["size_gb"].to_numpy()
@@ -133,6 +140,7 @@ def _capacity(capacity_gb: float, name: str, longest_gb: float) -> tuple[Part, P
     return {"type": "line", "xref": "x", "yref": "y domain", "line": _LIMIT} | ends, words
 
 
+@checked
 def figure_moments(table: pd.DataFrame, **look: Any) -> go.Figure:
     """What is on one device at each moment of a step.
 
@@ -140,11 +148,13 @@ def figure_moments(table: pd.DataFrame, **look: Any) -> go.Figure:
         table: ``Plan.moments()``.
         look: further arguments of :func:`figure_states`, which draws it.
     """
+    tables.check("figure_moments", table, numbers=["total", *map(str, table.columns)])
     tidy = table.drop(columns="total").rename_axis("plan").reset_index()
     tidy = tidy.melt(id_vars="plan", var_name="component", value_name="num_bytes")
     return figure_states(tidy.assign(size_gb=tidy["num_bytes"] / 1e9), **{"height": 460} | look)
 
 
+@checked
 def figure_pairs(table: pd.DataFrame, *, category: str) -> go.Figure:
     """Predicted and measured bytes side by side, a pair a row of ``table``, in GB.
 
@@ -152,6 +162,8 @@ def figure_pairs(table: pd.DataFrame, *, category: str) -> go.Figure:
         table: columns ``predicted_bytes`` and ``measured_bytes``, and one that names the rows.
         category: that column.
     """
+    sizes = ["predicted_bytes", "measured_bytes"]
+    tables.check("figure_pairs", table, texts=[category], numbers=sizes)
     figure = go.Figure()
     for name, colour in (("predicted", "ours"), ("measured", "baseline")):
         figure.add_bar(
@@ -166,8 +178,9 @@ def figure_pairs(table: pd.DataFrame, *, category: str) -> go.Figure:
     return finish(figure, x="GB", height=140 + 46 * len(table))
 
 
+@checked
 def figure_fits(
-    bars: pd.DataFrame, frontier: pd.DataFrame, *, capacity_gb: float, capacity_name: str = ""
+    bars: pd.DataFrame, frontier: pd.DataFrame, *, capacity_gb: Positive, capacity_name: str = ""
 ) -> go.Figure:
     """What a device holds at the peak, model by model and stage by stage, and when it fits.
 
@@ -179,6 +192,9 @@ def figure_fits(
             missing where none does.
         capacity_gb, capacity_name: of the device.
     """
+    texts = [*_KEYS, "component"]
+    tables.check("figure_fits: bars", bars, texts=texts, numbers=["size_gb"], filled=True)
+    tables.check("figure_fits: frontier", frontier, texts=_KEYS, numbers=["dp"])
     titles = ["At the peak, on one device (GB)", "Least data-parallel ranks that fit"]
     widths: dict[str, Any] = {"column_widths": [0.66, 0.34], "horizontal_spacing": 0.03}
     figure = make_subplots(rows=1, cols=2, shared_yaxes=True, subplot_titles=titles, **widths)
@@ -251,6 +267,7 @@ def _number(size: float) -> str:
     return f"{size:,.0f}" if size >= 100 else f"{size:.3g}"
 
 
+@checked
 def figure_sweep(
     table: pd.DataFrame,
     *,
@@ -267,8 +284,10 @@ def figure_sweep(
         x: another axis of the sweep.
         levels: horizontal marks by name, in the unit of the axis: GB for bytes, seconds for times.
     """
+    tables.check("figure_sweep", table, texts=["plan"], numbers=[x], filled=True)
     if y not in _SWEPT or y not in table:
         raise not_among("column of a sweep that is drawn", y, [c for c in _SWEPT if c in table])
+    tables.check("figure_sweep", table, numbers=[y])
     y_title, divide = _SWEPT[y]
     figure = go.Figure()
     for index, name in enumerate(dict.fromkeys(table["plan"])):

@@ -17,7 +17,7 @@ import pandas as pd
 
 from labkit import files, quantities
 from labkit.errors import not_among
-from labkit.kit.describe import Positive, description
+from labkit.kit.describe import Positive, checked, description
 from labkit.memory.plans.detail import on_device
 from labkit.memory.plans.frameworks import framework
 from labkit.memory.plans.plan import Plan
@@ -64,7 +64,8 @@ class Peak:
         return plan.peak_moment, plan.reserved_bytes if reserved else plan.peak_bytes
 
 
-def peaks(path: Path | None = None) -> dict[str, Peak]:
+@checked
+def peaks(path: str | Path | None = None) -> dict[str, Peak]:
     """The published peaks by name.
 
     Args:
@@ -73,10 +74,11 @@ def peaks(path: Path | None = None) -> dict[str, Peak]:
     Raises:
         BadFile: a row lacks a field, or has one that is unknown or impossible.
     """
-    path = path or files.shipped("data/measured/gpu_peaks.yaml")
+    path = files.shipped("data/measured/gpu_peaks.yaml") if path is None else Path(path)
     return files.named(path, Peak)
 
 
+@checked
 def peak_errors(framework: str | None = None) -> pd.DataFrame:
     """A row a peak: what was measured, and what we compute.
 

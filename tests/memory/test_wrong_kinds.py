@@ -3,33 +3,24 @@
 from __future__ import annotations
 
 import contextlib
-import inspect
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import MISSING, fields, replace
+from pathlib import Path
 from typing import Any
 
+import pandas as pd
 import pytest
 
+from labkit import memory
 from labkit.errors import BadValue, LabkitError
 from labkit.hardware import Link
-from labkit.memory import (
-    Batch,
-    Model,
-    Parallel,
-    Plan,
-    Recipe,
-    compare,
-    fit,
-    offload,
-    sweep,
-)
+from labkit.memory import Batch, Cluster, Model, Parallel, Plan, Recipe, Update
 from labkit.memory.jobs.traffic import Collective
+from labkit.memory.oracles import oracle
+from tests import kinds
+from tests.wrong_kinds import WRONG, problem, problems
 
-WRONG: tuple[Any, ...] = (
-    None, "text", "", float("nan"), float("inf"), -float("inf"), -1, 0, 9.5, [], {}, (), object(),
-    True, b"bytes", 10**30, ["a"], {"a": 1}, print,
-)  # fmt: skip
 GPT = Model.preset("gpt2-124m")
 PLAN = Plan(model=GPT, batch=Batch(seq=64))
 COUNT = Plan(model=10**9, parallel=Parallel(dp=8, zero=1))
@@ -43,21 +34,135 @@ NEEDED: dict[type, dict[str, Any]] = {
     },
 }  # fmt: skip
 RECORDS = (Batch, Collective, Model, Parallel, Plan, Recipe)
+COLLECTIVE = Collective(**NEEDED[Collective])
+SMALL = Plan(
+    model=Model(num_layers=1, hidden=8, heads=2, vocab=16),
+    recipe=Recipe.fp32_adam(),
+    batch=Batch(seq=4),
+)
+TRAINED = Plan(model=GPT, parallel=Parallel(dp=8), batch=Batch(seq=64))
 LINK = Link(name="a link", bytes_per_s=1e9, latency_s=1e-6, source="this test")
-CALLS: dict[str, tuple[Callable[..., Any], dict[str, Any]]] = {
-    "fit": (fit, {"plan": PLAN, "vary": "micro_batch", "device": 10**10}),
-    "fit a count": (fit, {"plan": COUNT, "vary": "model", "device": 10**10}),
-    "sweep": (sweep, {"plan": PLAN, "device": 10**10, "micro_batch": [1, 2], "zero": [0, 1]}),
-    "sweep a count": (sweep, {"plan": COUNT, "links": (LINK, LINK), "dp": [8, 16]}),
-    "compare": (compare, {"plans": {"a": PLAN}}),
-    "offload": (offload, {"model": GPT, "parallel": Parallel(), "recipe": Recipe()}),
-    "Parallel.of": (Parallel.of, {"world_size": 8, "tp": 2}),
-    "Recipe.preset": (Recipe.preset, {"name": "sgd"}),
-    "Plan.explain": (PLAN.explain, {"component": "activation"}),
-    "Plan.fits": (PLAN.fits, {"capacity": 10**9, "headroom": 0.5}),
-    "Plan.usable_bytes": (PLAN.usable_bytes, {"capacity": 10**9, "headroom": 0.5}),
-    "Plan.traffic": (PLAN.traffic, {"ranks_per_node": 4}),
-}
+UPDATE = Update(s_per_param=1e-9, link_bytes_per_s=1e10)
+CLUSTER = Cluster(flops_per_s=1e14, ring=LINK, node=LINK, inside=LINK)
+
+
+def fields_of(valid: Any) -> dict[str, Any]:
+    return {field.name: getattr(valid, field.name) for field in fields(valid) if field.init}
+
+
+def examples() -> Mapping[str, Mapping[str, Any]]:
+    capacity: dict[str, Any] = {"capacity": 10**9, "headroom": 0.5}
+    fit_of: dict[str, Any] = {"device": 10**10, "headroom": 0.9}
+    swept = memory.sweep(PLAN, dp=[8, 16], links=(LINK, LINK))
+    bars = pd.DataFrame(
+        {"model": ["a"], "plan": ["b"], "component": ["parameters"], "size_gb": [1.0]}
+    )
+    least = pd.DataFrame({"model": ["a"], "plan": ["b"], "dp": [8]})
+    return {
+        **{type(each).__name__: fields_of(each) for each in described()},
+        "Cluster.of_servers": {"flops_per_s": 1e14, "gbit_per_s": 100.0},
+        "Cluster.scaled": {"rate": "ring", "factor": 2.0},
+        "Cluster.time_s": {"item": COLLECTIVE},
+        "Parallel.check": {"model": GPT, "batch": PLAN.batch},
+        "Parallel.of": {"world_size": 8, "degrees": {"tp": 2}},
+        "Plan.collectives": {"ranks_per_node": 4},
+        "Plan.explain": {"component": "activation"},
+        "Plan.fits": capacity,
+        "Plan.traffic": {"ranks_per_node": 4},
+        "Plan.usable_bytes": capacity,
+        "Recipe.bf16_mixed": {"changes": {"accumulation": 2}},
+        "Recipe.check_offload": {"zero": 3},
+        "Recipe.fp32_adam": {"changes": {"accumulation": 2}},
+        "Recipe.mixed_adam": {"changes": {"accumulation": 2}},
+        "Recipe.preset": {"name": "sgd", "changes": {"accumulation": 2}},
+        "check": {"plan": SMALL, "oracle": "fake"},
+        "compare": {"plans": {"a": PLAN}},
+        "convention_terms": {
+            "convention": "megatron",
+            "model": GPT,
+            "parallel": Parallel(),
+            "recipe": Recipe(),
+            "batch": PLAN.batch,
+        },
+        "differences": {"plan": PLAN},
+        "figure_fits": {"bars": bars, "frontier": least, "capacity_gb": 80.0},
+        "figure_moments": {"table": PLAN.moments(), "look": {"title": "t"}},
+        "figure_pairs": {
+            "table": pd.DataFrame({"a": ["x"], "predicted_bytes": [1.0], "measured_bytes": [2.0]}),
+            "category": "a",
+        },
+        "figure_states": {"table": memory.compare({"a": PLAN}), "capacity_gb": 8.0, "title": "t"},
+        "figure_sweep": {"table": swept.assign(plan="a"), "y": "peak_bytes", "x": "dp"},
+        "fit": {"plan": PLAN, "vary": "micro_batch", **fit_of},
+        "fit:count": {"plan": COUNT, "vary": "model", **fit_of},
+        "offload": {"model": GPT, "parallel": Parallel(), "recipe": Recipe()},
+        "peak_errors": {"framework": None},
+        "peaks": {"path": None},
+        "rivals": {
+            "model": GPT,
+            "cluster": CLUSTER,
+            "methods": ["ZeRO-3"],
+            "gpus": 16,
+            "partition_group": 8,
+            "seq": 64,
+        },
+        "split_layers": {"num_layers": 12, "num_stages": 2, "split": "even"},
+        "sweep": {
+            "plan": PLAN,
+            **fit_of,
+            "links": (LINK, LINK),
+            "ranks_per_node": 8,
+            "axes": {"micro_batch": [1, 2], "zero": [0, 1]},
+        },
+        "sweep:count": {"plan": COUNT, "axes": {"dp": [8, 16]}},
+        "updated_step": {"plan": TRAINED, "cluster": CLUSTER, "update": UPDATE},
+    }
+
+
+def described() -> tuple[Any, ...]:
+    return (PLAN, GPT, Parallel(dp=8, tp=2), Recipe(), Batch(seq=64), CLUSTER, UPDATE)
+
+
+def objects() -> Mapping[str, Any]:
+    return {type(each).__name__: each for each in described()}
+
+
+INNER = (
+    "Batch.num_checkpoints",
+    "Batch.num_recomputed",
+    "Parallel.elements",
+    "Parallel.in_flight",
+    "Parallel.stage_layers",
+    "Parallel.stages",
+    "Parallel.units",
+    "Recipe.bytes_of",
+)
+ROOM = kinds.Room(
+    memory,
+    examples,
+    objects,
+    left_out={
+        "measure": "it starts a process a rank: test_what_is_measured_on_ranks asks it",
+        **dict.fromkeys(INNER, "plans ask it, for every point of a sweep, of what they checked"),
+        **dict.fromkeys(
+            ("Model", *(f"Model.{name}" for name in kinds.methods(Model))),
+            "tests/test_models_wrong_kinds.py asks it",
+        ),
+    },
+    also={
+        "Parallel.of.world_size": "world size",
+        "Plan.model": "bare parameter count",
+        "figure_sweep.table": "column of a sweep",
+        "check.plan": "oracle 'fake' needs",
+        "rivals.gpus": "Parallel.dp|dp × cp",
+        "fit.plan": "no quantity to vary",
+    },
+    strange={
+        r"(_bytes|_s)\.nan": "what a sweep cannot have: its column problem says why",
+        r"^dp\.nan": "a degree that was asked for",
+    },
+    thin={"": 3},
+)
 
 
 @contextlib.contextmanager
@@ -70,13 +175,30 @@ def answer_or_paragraph() -> Iterator[None]:
         assert "\n" not in text
 
 
-def kinds(record: type) -> list[str]:
-    return [field.name for field in fields(record)]
+def test_every_public_call_has_an_example() -> None:
+    ROOM.check_examples()
+
+
+@pytest.mark.parametrize("name", ROOM.names())
+def test_odd_values(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    ROOM.check(name)
+
+
+def test_what_is_measured_on_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
+    def started(*_: Any, **__: Any) -> None:
+        raise LabkitError("ranks would start")
+
+    monkeypatch.setattr(oracle, "on_ranks", started)
+    given = {"model": SMALL.model, "schemes": ("ddp",), "ranks": (2,), "seq": 4}
+    assert problem(lambda: memory.measure(**given)) == ""
+    names = ("model", "schemes", "ranks", "steps", "group", "seq", "rng", "timeout_s")
+    assert problems(memory.measure, given, names, WRONG) == []
 
 
 @pytest.mark.parametrize(
     ("record", "name"),
-    [(record, name) for record in RECORDS for name in kinds(record)],
+    [(record, field.name) for record in RECORDS for field in fields(record)],
     ids=lambda value: value if isinstance(value, str) else value.__name__,
 )
 def test_every_field_takes_every_wrong_kind(record: Any, name: str) -> None:
@@ -125,21 +247,6 @@ def test_what_was_once_accepted_or_raised_raw_is_refused(
 ) -> None:
     with pytest.raises(BadValue, match=f"{record.__name__}.{name} must be"):
         record(**(NEEDED.get(record, {}) | {name: value}))
-
-
-@pytest.mark.parametrize("case", CALLS)
-def test_every_argument_takes_every_wrong_kind(case: str) -> None:
-    function, given = CALLS[case]
-    names = set(given) | {
-        name
-        for name, parameter in inspect.signature(function).parameters.items()
-        if parameter.kind is not parameter.VAR_KEYWORD and name != "cls"
-    }
-    function(**given)  # as it is meant
-    for name in sorted(names):
-        for value in WRONG:
-            with answer_or_paragraph():
-                function(**(given | {name: value}))
 
 
 def ask(plan: Plan) -> None:

@@ -327,5 +327,5 @@ def test_only_planners_with_a_deadline_have_a_frontier(make_profile):
     profile = make_profile(np.random.default_rng(0), num_stages=2, num_clocks=3)
     with pytest.raises(UsageError, match="'envpipe' has no frontier"):
         pipeline.frontier(build("1f1b", 2, 2), profile, method="envpipe")
-    with pytest.raises(UsageError, match="num_points must be a whole number, at least 2; got 1"):
+    with pytest.raises(UsageError, match=r"num_points must be .* at least 2, .*; got 1"):
         pipeline.frontier(build("1f1b", 2, 2), profile, num_points=1)

@@ -80,7 +80,7 @@ def test_replicas_wait_for_the_slowest(make_profile):
 
 def test_a_baseline_must_be_there(profile):
     plans = {"a": plan(build("1f1b", 3, 4), profile, "max-clock")}
-    with pytest.raises(UsageError, match="no plan 'b' to compare with; there are: a"):
+    with pytest.raises(UsageError, match="no plan of the baseline's name 'b'; there are: a"):
         pipeline.compare(plans, baseline="b")
     with pytest.raises(UsageError, match="no plan"):
         pipeline.compare({})

@@ -388,7 +388,7 @@ def test_assumptions_name_every_source() -> None:
     ("changes", "message"),
     [
         ({"deadline_s": -1.0}, "deadline_s must be a finite number, above 0, or None; got -1"),
-        ({"allocations": []}, "at least one allocation"),
+        ({"allocations": []}, "one or more of allocations"),
         ({"allocations": [(2, 1)]}, "num_nodes 2 and num_gpus 1"),
         ({"batch_sizes": [25]}, "25 can be split"),
         ({"atomic_bsz_range": (8, 4)}, "must ascend"),

@@ -97,6 +97,10 @@ def split_layers(
             f"split must be even, and stages more than {len(given)}, where first or last is given;"
             f" got {split} and {num_stages}"
         )
+    if sum(given) > num_layers:
+        raise BadValue(
+            f"first and last must be at most num_layers together, {num_layers}; got {sum(given)}"
+        )
     if num_stages == 1:
         return (num_layers,)
     embedding, head = _ENDS[split]
@@ -287,6 +291,7 @@ class Parallel:
         """Copies of its stages' parameters a device needs: 2 where a pipeline runs both ways."""
         return 2 if self.schedule in _BOTH_WAYS and self.pp > 1 else 1
 
+    @checked
     def check(self, model: Model, batch: Batch | None = None) -> None:
         """Refuse to cut ``model``, or a sequence, where it does not divide.
 

@@ -212,7 +212,8 @@ class Recipe:
         fused = self.step == "fused" and self.offload_optimizer == "device"
         return "device" if fused else "cpu"
 
-    def check_offload(self, zero: int) -> None:
+    @checked
+    def check_offload(self, zero: Whole) -> None:
         """Refuse what ZeRO's stages cannot keep elsewhere.
 
         Raises:

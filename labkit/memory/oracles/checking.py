@@ -11,6 +11,7 @@ import pandas as pd
 
 from labkit import extras
 from labkit.errors import UsageError, not_among
+from labkit.kit.describe import checked
 from labkit.memory.jobs.recipe import COUNTER_BYTES
 from labkit.memory.jobs.states import COMPONENTS
 from labkit.memory.plans.plan import Plan
@@ -24,6 +25,7 @@ REST = "activations, temporaries, inputs"  # what the tracker does not tell apar
 _TRACKED = {"Parameter": "parameters", "Optstate": "optimizer", "Gradient": "gradients"}
 
 
+@checked
 def check(plan: Plan, *, oracle: str = "fake") -> pd.DataFrame:
     """A row a component: predicted and measured bytes, and their difference.
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from labkit import extras
 from labkit.errors import UsageError
+from labkit.kit.describe import Count, Positive, checked
 from labkit.kit.randomness import Rng, seed_of
 from labkit.kit.ranks import on_ranks
 from labkit.memory.jobs import states
@@ -167,16 +168,17 @@ class Measurement:
         return groups["largest_difference"].max().reset_index()
 
 
+@checked
 def measure(
     model: Model,
     *,
     schemes: Sequence[str] = ("ddp", "zero1", "zero2", "zero3"),
-    ranks: Sequence[int] = (2, 3, 4),
-    steps: int = 3,
-    group: int = 2,
-    seq: int | None = None,
+    ranks: Sequence[Count] = (2, 3, 4),
+    steps: Count = 3,
+    group: Count = 2,
+    seq: Count | None = None,
     rng: Rng = 0,
-    timeout_s: float = 120.0,
+    timeout_s: Positive = 120.0,
 ) -> Measurement:
     """Train ``model`` in fp32 on this machine's CPU, over gloo, under each scheme.
 

@@ -15,6 +15,7 @@ from typing import Any, Literal
 import pandas as pd
 
 from labkit.errors import BadValue, UsageError, not_among
+from labkit.kit.describe import checked
 from labkit.memory.jobs.batch import FORMULA, Batch
 from labkit.memory.jobs.parallel import Parallel
 from labkit.memory.jobs.recipe import Recipe
@@ -71,6 +72,7 @@ REASONS: dict[str, dict[str, str]] = {
 }
 
 
+@checked
 def convention_terms(
     convention: Convention,
     model: Model,
@@ -105,6 +107,7 @@ def total_bytes(terms: Iterable[Term], place: str = "device") -> int:
     return int(sum(Fraction(term.num_bytes) for term in terms if term.place == place))
 
 
+@checked
 def differences(plan: Plan) -> pd.DataFrame:
     """A row a component, a column of bytes a convention, and what each does differently in words.
 

@@ -19,12 +19,13 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from typing import Literal
 
 import pandas as pd
 
 from labkit.errors import BadValue, not_among
 from labkit.hardware import Link, link
-from labkit.kit.describe import Count, Positive, checked, description
+from labkit.kit.describe import Count, NonNegative, Positive, checked, description
 from labkit.memory.jobs.batch import Batch
 from labkit.memory.jobs.parallel import Parallel
 from labkit.memory.jobs.recipe import Recipe
@@ -38,6 +39,9 @@ from labkit.models import Model
 # Share of a step's operations that the backward pass has at least, whatever is recomputed.
 BACKWARD_SHARE = 2 / 3
 PLACES = ("device", "device", "device"), ("device", "device", "cpu"), ("device", "cpu", "cpu")
+
+
+Rate = Literal["flops_per_s", "ring", "node", "inside"]
 
 
 @description(slots=True)
@@ -62,6 +66,7 @@ class Cluster:
     overlap: bool = False
     staged: bool = False
 
+    @checked
     def time_s(self, item: Collective) -> float:
         """Seconds of a collective: the mean latency of its ring's hops, and bytes over bandwidth.
 
@@ -80,14 +85,15 @@ class Cluster:
         return item.num_hops * hop_s + item.node_bytes / shared
 
     @classmethod
+    @checked
     def of_servers(
         cls,
-        flops_per_s: float,
+        flops_per_s: Positive,
         *,
-        gbit_per_s: float,
+        gbit_per_s: Positive,
         inside: str = "nvlink-v100",
-        ranks_per_node: int = 16,
-        latency_s: float = 5e-6,
+        ranks_per_node: Count = 16,
+        latency_s: NonNegative = 5e-6,
         overlap: bool = False,
         staged: bool = False,
     ) -> Cluster:
@@ -117,7 +123,8 @@ class Cluster:
             staged=staged,
         )
 
-    def scaled(self, rate: str, factor: float) -> Cluster:
+    @checked
+    def scaled(self, rate: Rate, factor: Positive) -> Cluster:
         """The cluster with one rate (``flops_per_s``, or a link's bandwidth) times ``factor``."""
         if rate == "flops_per_s":
             return replace(self, flops_per_s=self.flops_per_s * factor)
@@ -214,7 +221,7 @@ def throughputs(plans: Iterable[Plan], cluster: Cluster) -> list[float]:
 
 
 def fit_cluster(
-    cluster: Cluster, plans: Sequence[Plan], measured: Sequence[float], *, free: Sequence[str]
+    cluster: Cluster, plans: Sequence[Plan], measured: Sequence[float], *, free: Sequence[Rate]
 ) -> Cluster:
     """``cluster`` with its ``free`` rates fitted to measured throughputs.
 
