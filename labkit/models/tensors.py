@@ -23,7 +23,7 @@ class TensorShape:
     """
 
     name: str
-    shape: tuple[Count, ...]
+    shape: tuple[Whole, ...]
     unit: str
     role: Role = "hidden"
     trained: bool = True

@@ -152,24 +152,29 @@ def divide(values: Floats, room: Room, sizes: Ints) -> Ints:
     Args:
         values: job × size: what counts against each size.
         room: GPUs there are.
-        sizes: numbers of GPUs that a job may have, rising from 0.
+        sizes: numbers of GPUs that a job may have, from 0 on, rising.
 
     Raises:
-        BadValue: a value is NaN, there are not as many values a job as sizes, or sizes do not rise
-            from 0.
+        BadValue: a value is NaN, there are not as many values a job as sizes, sizes do not rise, or
+            there is no room for the least of them for every job.
 
     >>> divide(np.array([[9.0, 4.0, 3.0], [9.0, 5.0, 1.0]]), 3, np.arange(3)).tolist()
     [1, 2]
     """
     table = np.asarray(values, dtype=float)
     numbers = np.asarray(sizes)
-    right = numbers.ndim == 1 and numbers.size and numbers.dtype.kind in "iu" and numbers[0] == 0
+    right = numbers.ndim == 1 and numbers.size and numbers.dtype.kind in "iu" and numbers[0] >= 0
     if not right or not (np.diff(numbers) > 0).all():
-        raise BadValue(f"divide: sizes must be whole numbers that rise from 0; got {shown(sizes)}")
+        raise BadValue(f"divide: sizes must be whole numbers from 0, rising; got {shown(sizes)}")
     if table.ndim != 2 or table.shape[1] != numbers.size or np.isnan(table).any():
         raise BadValue(
             f"divide: values must be a row a job, of {numbers.size} numbers, one a size; got an "
             f"array of shape {table.shape}"
+        )
+    if len(table) * int(numbers[0]) > room:
+        raise BadValue(
+            f"divide: room must be {len(table) * int(numbers[0])} or more, the least of sizes for "
+            f"each job; got {room}"
         )
     if len(table) * (room + 1) > _LARGEST:
         raise BadValue(
