@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 import pandas as pd
-from numpy.typing import ArrayLike
+from numpy.typing import NDArray
 
 from labkit.cluster.inputs.clusters import Cluster
 from labkit.cluster.inputs.traces import Trace
@@ -47,7 +47,7 @@ def groups_by_gap(trace: Trace, gap_h: Positive) -> tuple[str, ...]:
 
 
 @checked
-def burst(trace: Trace, is_old: ArrayLike, *, gap_h: Positive) -> Trace:
+def burst(trace: Trace, is_old: NDArray[np.bool_], *, gap_h: Positive) -> Trace:
     """The old jobs one by one, then the others within minutes, in the trace's order.
 
     Args:
