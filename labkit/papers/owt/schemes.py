@@ -135,7 +135,7 @@ def _table(box: Box, scheme: Scheme) -> pd.DataFrame:
         if operator.kind == "input":  # each GPU loads the images that it needs
             layout = samples
         plan[operator.name] = planner.layout_name(layout)
-    return box.layouts.frame(plan)
+    return box.layouts.parts(plan)
 
 
 def speedups(
