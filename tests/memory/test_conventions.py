@@ -220,5 +220,5 @@ def test_megatrons_faults_show() -> None:
 
 
 def test_settings_and_conventions_are_checked() -> None:
-    with pytest.raises(UsageError, match="no convention 'megatorn'; did you mean 'megatron'"):
+    with pytest.raises(UsageError, match="got 'megatorn'; did you mean 'megatron'"):
         convention_terms("megatorn", LLAMA)  # type: ignore[arg-type]

@@ -154,12 +154,14 @@ ROOM = kinds.Room(
         "Plan.model": "bare parameter count",
         "figure_sweep.table": "column of a sweep",
         "check.plan": "oracle 'fake' needs",
+        "split_layers.num_stages": "the stages",
+        "rivals.methods": "no method|heads",
         "rivals.gpus": "Parallel.dp|dp × cp",
         "fit.plan": "no quantity to vary",
     },
     strange={
         r"(_bytes|_s)\.nan": "what a sweep cannot have: its column problem says why",
-        r"^dp\.nan": "a degree that was asked for",
+        r"\b(dp|zero)\.(nan|inf)": "a degree that was asked for",
     },
     thin={"": 3},
 )

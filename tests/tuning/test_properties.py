@@ -192,7 +192,7 @@ def test_a_drift_to_other_choices_is_refused() -> None:
         tuning.simulate(job, drift=[random_job(1, num_sizes=5)])
     with pytest.raises(UsageError, match="the oracle stays"):
         tuning.simulate(job, policy="oracle", drift=[job])
-    with pytest.raises(UsageError, match="concurrency must be a whole number, at least 1; got 0"):
+    with pytest.raises(UsageError, match=r"concurrency must be .* at least 1, .*; got 0"):
         tuning.simulate(job, concurrency=0)
 
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from labkit.errors import BadValue, UsageError, not_among
+from labkit.errors import BadValue, UsageError, not_among, shown
 from labkit.memory.jobs.parallel import GROUPS, Parallel
 from labkit.memory.jobs.recipe import Recipe
 from labkit.memory.plans import estimate as estimates
@@ -144,9 +144,13 @@ def _repeated(value: Any, size: int) -> Any:
 
 def _numbers(name: str, values: list[Any]) -> Any:
     """An axis of numbers as an array; refuses what is no whole number, below 1 or too large."""
-    array = np.asarray(values)
-    if array.dtype.kind not in "iu" or not 1 <= array.min() <= array.max() <= _MOST:
-        raise BadValue(f"{name} must be whole numbers >= 1, at most {_MOST:,}, got {values[:5]}")
+    try:
+        array = np.asarray(values)
+    except ValueError:  # ragged
+        array = np.empty(0)
+    is_whole = array.ndim == 1 and array.dtype.kind in "iu"
+    if not is_whole or not 1 <= array.min() <= array.max() <= _MOST:
+        raise BadValue(f"{name} must be whole numbers >= 1, at most {_MOST:,}, got {shown(values)}")
     return array.astype(np.int64)
 
 

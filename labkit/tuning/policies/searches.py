@@ -41,10 +41,6 @@ class Fixed(Policy):
                 raise BadValue(
                     f"Fixed.{name} must be an index from 0 to {count - 1} on this job; got {index}"
                 )
-        if task.profiled is not None and not task.profiled[self.batch, self.power]:
-            raise BadValue(
-                f"Fixed: batch {self.batch} was not profiled at power {self.power} (indices)"
-            )
 
     def decide(self, who: Indices, noise: Floats) -> tuple[Indices, Indices]:
         return np.full(len(who), self.batch), np.full(len(who), self.power)
