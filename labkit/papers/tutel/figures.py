@@ -14,7 +14,7 @@ HUES: dict[str, str] = {
     "einsum dispatch": draw.PALETTE["cost"],
     "direct all-to-all": draw.PALETTE["input"],
     "no pipelining": draw.PALETTE["weight"],
-    "no messages, no dispatch (bound)": draw.PALETTE["bound"],
+    "experts alone (bound)": draw.PALETTE["bound"],
 }
 """Colours of the parts; other lines take theirs in turn."""
 
@@ -126,7 +126,7 @@ def figure_lines(
             y=[value],
             mode="markers",
             showlegend=False,
-            name="paper",
+            hovertemplate="paper: %{y}<extra></extra>",
             marker={"color": draw.PALETTE["paper"], "size": 13, "symbol": "star"},
         )
         figure.add_annotation(
@@ -134,11 +134,14 @@ def figure_lines(
             y=value,
             text=f"paper: {value:g}",
             showarrow=False,
-            yshift=16,
+            yshift=38 if gpus == lines.index[0] else 16,  # clear of a line that starts above it
+            xanchor="left" if gpus == lines.index[0] else "center",
             font={"color": draw.PALETTE["paper"]},
         )
     figure.update_xaxes(type="log" if log else "linear")
     if log:
-        figure.update_xaxes(tickvals=[*lines.index], ticktext=ticks or [f"{v:,}" for v in lines.index])
+        figure.update_xaxes(
+            tickvals=[*lines.index], ticktext=ticks or [f"{v:,}" for v in lines.index]
+        )
     figure.update_yaxes(rangemode="tozero")
     return draw.finish(figure, title=title, x=x, y=y, height=460, direct=True)

@@ -198,7 +198,7 @@ class Layer:
 
 @dataclass(frozen=True, kw_only=True)
 class SharedExperts:
-    """Experts that are each cut into equal slices, one on each of the consecutive GPUs of a node.
+    """Experts that are each cut into equal slices, on consecutive GPUs.
 
     A token of an expert is copied to ``copies`` of its GPUs, and each of them gathers the slices of
     ``shares / copies`` GPUs. One copy is expert and data parallelism (all slices gathered), as many
@@ -211,6 +211,7 @@ class SharedExperts:
         width: numbers of a token.
         hidden: numbers inside an expert.
         sustained_flops_per_s: of a GPU.
+        slices_far: whether an expert's slices lie on GPUs of different nodes after all.
 
     Source: §3.2 (unverified).
     """
@@ -221,6 +222,7 @@ class SharedExperts:
     width: int = 2048
     hidden: int = 8192
     sustained_flops_per_s: float = GPU.peak_flops / 2
+    slices_far: bool = False
     network: Network = Network()
 
     @property
@@ -235,6 +237,7 @@ class SharedExperts:
         send_s = self.network.all_to_all_s("faster", self.gpus, copies * token_bytes)
         gathered_from = self.shares // copies - 1
         slice_bytes = 2 * NUMBER_BYTES * self.width * self.hidden / self.shares
-        gather_s = self.network.near_s(gathered_from, gathered_from * slice_bytes)
+        gathering_s = self.network.far_s if self.slices_far else self.network.near_s
+        gather_s = gathering_s(gathered_from, gathered_from * slice_bytes)
         compute_s = 4 * slots * self.width * self.hidden / self.sustained_flops_per_s
         return 2 * send_s + gather_s + compute_s
