@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 
 import pandas as pd
@@ -130,7 +131,7 @@ def figure_lines(
             marker={"color": draw.PALETTE["paper"], "size": 13, "symbol": "star"},
         )
         figure.add_annotation(
-            x=pd.Series([gpus]).apply("log10").iloc[0] if log else gpus,
+            x=math.log10(gpus) if log else gpus,
             y=value,
             text=f"paper: {value:g}",
             showarrow=False,
