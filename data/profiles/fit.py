@@ -54,6 +54,7 @@ REEF = "reef-osdi22"
 KERNEL_KINDS = ("winograd", "conv2d", "matmul", "dense", "softmax", "pool")
 """Kinds of kernels, by a part of their names; the first that fits."""
 NEXUS = "tests/data/model_db/profiles/TITAN_X_(Pascal)"
+NETWORK = "data/profiling/network/{}/{}.csv"
 ITP = "data/raw-traces.tar.gz"
 ELASTIC = "ElasticFlow/scheduler/throughputs_{}/{}.csv"
 ELASTIC_JOBS = "ElasticFlow/traces_for_ElasticFlow/elasticVpollux_e.csv"
@@ -285,11 +286,41 @@ def throughput_terms(rows: Table) -> np.ndarray:
     return np.hstack([own, own * size, own * size**2, *(paired * part for part in pair)])
 
 
+def message_terms(rows: Table) -> np.ndarray:
+    """Chebyshev polynomials of the logarithm of a message's bytes, of degree 8."""
+    return np.polynomial.chebyshev.chebvander(1.2 * centred(rows["size"]) / 3, 8)
+
+
 def indicators_of(values: pd.Series, levels: tuple[str, ...]) -> np.ndarray:
     return (values.to_numpy()[:, None] == np.array(levels)).astype(float)
 
 
 # ---------------------------------------------------------------- published tables and back
+
+
+def messages_of(source: Any, path: str) -> Table:
+    """Median times of about eighty sizes of messages, from the smallest to the largest."""
+    table = source.frame(path)
+    sizes = np.unique(table["size"])
+    wanted = np.geomspace(sizes[0], sizes[-1], 80)
+    near = np.unique([sizes[np.argmin(np.abs(sizes - size))] for size in wanted])
+    keys = ["num_workers", "devices_per_node", "max_devices_per_node", "collective", "size"]
+    column = f"time_stats.{Path(path).stem}.median"
+    times = table[table["size"].isin(near)].groupby(keys)[column].median()
+    return times.rename("median").reset_index()
+
+
+def as_messages(table: Table) -> Table:
+    """Vidur's columns; the spread of repeated calls is not modelled."""
+    name = f"time_stats.{table['collective'].iloc[0]}"
+    columns: dict[str, Any] = {"Unnamed: 0": range(len(table))}
+    for part in ("min", "max", "mean", "median"):
+        columns[f"{name}.{part}"] = table["median"].to_numpy()
+    columns[f"{name}.std"] = 0
+    columns["rank"] = 0
+    for key in ("num_workers", "size", "collective", "devices_per_node", "max_devices_per_node"):
+        columns[key] = table[key].to_numpy()
+    return pd.DataFrame(columns).rename(columns={"Unnamed: 0": ""})
 
 
 def batches_of(source: Any, path: str) -> Table:
@@ -919,6 +950,23 @@ MODELS = (
             read=recorded_jobs,
         )
         for name in VIRTUAL_CLUSTERS
+    ),
+    *(
+        StandIn(
+            name=f"network_{name}_{collective}",
+            dataset="vidur-network",
+            path=NETWORK.format(cluster, collective),
+            keys=("num_workers", "devices_per_node"),
+            terms={"median": message_terms},
+            read=messages_of,
+            publish=as_messages,
+        )
+        for name, cluster, collective in (
+            ("dgx", "a100_dgx", "all_reduce"),
+            ("dgx", "a100_dgx", "send_recv"),
+            ("pair", "a100_pairwise_nvlink", "send_recv"),
+            ("a40", "a40_pairwise_nvlink", "send_recv"),
+        )
     ),
 )
 
