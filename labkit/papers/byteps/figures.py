@@ -147,12 +147,12 @@ def figure_uplink(passes: pd.DataFrame, *, title: str) -> go.Figure:
             y=passes[split],
             mode="lines+markers",
             name=str(split),
-            line_color=draw.CYCLE[number % len(draw.CYCLE)],
+            line_color=HUES.get(str(split), draw.CYCLE[number % len(draw.CYCLE)]),
         )
     figure.update_yaxes(rangemode="tozero")
     return draw.finish(
         figure,
         title=title,
-        x="uplink to the spare machines, over the links of all GPU machines",
+        x="bandwidth of the uplink, over that of all GPU machines' links",
         y="passes of the gradient",
     )

@@ -18,7 +18,7 @@ HUES: dict[str, str] = {
 
 
 def figure_idea(inputs: int = 25_088, outputs: int = 4_096, batch: int = 32) -> go.Figure:
-    """A dense layer's gradient beside the two factors whose product it is, to scale.
+    """A dense layer's gradient beside the two factors whose product it is, drawn too thick.
 
     Source: §3.2.
     """
