@@ -118,6 +118,7 @@ def verdicts(table: tables.Table) -> dict[str, str]:
         ({"judge": "ratio", "paper": 100, "tolerance": 0.05, "neutral": 0}, 0, "differs"),
         ({"judge": "ratio", "paper": 2.0, "tolerance": 0.1, "neutral": 1}, 1.2, "same direction"),
         ({"judge": "ratio", "paper": 2.0, "tolerance": 0.1, "neutral": 1}, 0.9, "differs"),
+        ({"judge": "ratio", "paper": 2.0, "tolerance": 0.1, "neutral": 1}, 1 + 4e-16, "differs"),
         ({"judge": "ratio", "paper": -4.0, "tolerance": 0.25}, -5, "reproduced"),
         ({"judge": "absolute", "paper": 0, "tolerance": 0.01}, -0.01, "reproduced"),
         ({"judge": "absolute", "paper": 0, "tolerance": 0.01}, 0.011, "differs"),

@@ -176,11 +176,18 @@ def _same_direction(claim: Claim, ours: Value) -> bool:
     if claim.judge == "between":
         low, high = claim.interval
         side = (low >= neutral) - (high <= neutral)
-        return side != 0 and all((value - neutral) * side > 0 for value in numbers(ours))
+        return side != 0 and all(_side(value, neutral) == side for value in numbers(ours))
     return all(
-        (value - neutral) * (paper - neutral) > 0
+        _side(value, neutral) * _side(paper, neutral) > 0
         for value, paper in zip(numbers(ours), numbers(claim.paper), strict=True)
     )
+
+
+def _side(value: float, neutral: float) -> int:
+    """1 above ``neutral``, -1 below it, and 0 where rounding alone parts the two."""
+    if abs(value - neutral) <= max(_edge(value), _edge(neutral)):
+        return 0
+    return 1 if value > neutral else -1
 
 
 def pairs_in_order(paper: Any, ours: Any) -> tuple[int, int]:
