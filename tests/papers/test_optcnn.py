@@ -82,16 +82,19 @@ def test_measured_seconds_are_all_there_and_scale_with_the_batch():
     chain = planner.Chain(
         forward_s=(1.0,) * len(layers),
         backward_s=(2.0,) * len(layers),
-        activation_bytes=(0.0,) * len(layers),
+        activation_bytes=(4.0 * 1000 * 128,) * len(layers),  # 1,000 classes, 128 images
         cut_bytes=(0.0,) * len(layers),
         parameter_bytes=(0.0,) * len(layers),
         layers=tuple(layers),
     )
-    seconds = optcnn.measured_s(chain, network, images=128)
+    seconds = optcnn.measured_s(chain, network)
     assert sum(seconds.values()) == pytest.approx(chain.time_s / 2)
     assert set(seconds.values()) == {3.0}
     with pytest.raises(BadValue, match="other operators"):
-        optcnn.measured_s(chain, planner.network("vgg16", batch=64), images=128)
+        optcnn.measured_s(chain, planner.network("vgg16", batch=64))
+    unsized = replace(chain, activation_bytes=(0.0,) * len(layers))
+    with pytest.raises(BadValue, match="no size of its last output"):
+        optcnn.measured_s(unsized, network)
 
 
 def test_random_problems_are_connected_and_solved_exactly():

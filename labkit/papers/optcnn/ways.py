@@ -255,16 +255,15 @@ def scaling(cluster: Cluster, ways: tuple[Way, ...]) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
-def measured_s(chain: Chain, network: Network, *, images: float) -> dict[str, float]:
+def measured_s(chain: Chain, network: Network) -> dict[str, float]:
     """Seconds of a network's operators by a profile, forward and backward, at the network's batch.
 
     What stands between two operators in the profile (ReLU, dropout) counts with the one before.
-
-    Args:
-        images: of the profile's minibatch.
+    The size of the last output, in single precision, says how many images the profile's minibatch
+    has: PipeDream's authors took 256 for AlexNet and 128 for VGG-16.
 
     Raises:
-        BadValue: the profile has other operators than the network.
+        BadValue: the profile has other operators than the network, or no size of its last output.
     """
     kinds = []
     seconds: list[float] = []
@@ -281,7 +280,10 @@ def measured_s(chain: Chain, network: Network, *, images: float) -> dict[str, fl
     operators: list[Operator] = [each for each in network.operators if each.kind != "input"]
     if [operator.kind for operator in operators] != kinds:
         raise BadValue(f"measured_s: the profile has other operators than {network.name}")
-    scale = network.batch / images
+    output_bytes = chain.activation_bytes[-1]
+    if not output_bytes > 0:
+        raise BadValue(f"measured_s: the profile of {network.name} has no size of its last output")
+    scale = 4 * operators[-1].num_outputs / output_bytes
     names = [operator.name for operator in operators]
     return {name: scale * each for name, each in zip(names, seconds, strict=True)}
 
