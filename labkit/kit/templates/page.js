@@ -42,7 +42,12 @@
     const open = button.getAttribute("aria-pressed") !== "true";
     button.setAttribute("aria-pressed", open);
     button.textContent = open ? "Hide all code" : "Show all code";
-    document.querySelectorAll("details.code").forEach((code) => { code.open = open; });
+    document.querySelectorAll("details.code").forEach((code) => {
+      code.open = open;
+      /* Code inside a fold is shown only when that is open too; closing leaves the fold as it is. */
+      const fold = code.parentElement.closest("details");
+      if (open && fold) fold.open = true;
+    });
   });
 
   /* a way through: cells that are not on it are hidden, and their headings in the contents too */
