@@ -264,7 +264,7 @@ BOTTOM_PX = 12
 
 @sees
 def test_the_live_figure_takes_the_stored_ones_place_and_lettering(address: Any, page: Any) -> None:
-    status = present(page, address("deck", "/labkit/deck/delta"))
+    status = present(page, address("lab", "/labkit/deck/delta"))
     place = page.locator('[data-tag="explorable"] .plot')
     place.locator("svg.main-svg").first.wait_for()
     stored = place.bounding_box()
