@@ -220,7 +220,7 @@ LEFT = "config.json"
 @pytest.mark.parametrize(
     ("text", "rule"),
     [
-        ("{}", "the configuration has no 'model_type'; known types: gpt2"),
+        ("{}", "has no 'model_type'; known types: gpt2"),
         ('{"model_type": "gpt3"}', "no model_type 'gpt3'; did you mean 'gpt2'"),
         ('{"model_type": "llama", "hidden_size": 64}', "needs 'num_hidden_layers'"),
         (
@@ -232,7 +232,7 @@ LEFT = "config.json"
             ' "n_positions": 8}',
             "num_layers must be >= 1, got -2",
         ),
-        ("model_type: gpt2", "config.json: not JSON"),
+        ("model_type: gpt2", "config.json: must be JSON"),
         ("[1, 2]", "config.json: not a configuration; found [1, 2]; valid: a JSON object"),
     ],
 )
@@ -246,10 +246,10 @@ def test_a_bad_configuration_is_named(
 
 def test_unreadable_configurations_are_named(refused: Refused, tmp_path: Path) -> None:
     missing = tmp_path / "none" / LEFT
-    assert f"no configuration at {missing}: No such file" in refused("plan", missing)
+    assert f"no configuration at {missing}" in refused("plan", missing)
     assert "no configuration at" in refused("plan", tmp_path)  # a folder without one
     (tmp_path / LEFT).write_bytes(b"\xff\xfe\x00")
-    assert "config.json: not JSON" in refused("plan", tmp_path)
+    assert "config.json: must be JSON" in refused("plan", tmp_path)
 
 
 def test_files_that_cannot_be_written_are_named(

@@ -121,7 +121,7 @@ def test_figures_are_drawn_before_the_page_is_served(
         start={"rate": 1.5},
     )
     monkeypatch.setattr(panel, "built", lambda name, **brought: made)
-    monkeypatch.setattr(server, "serve", lambda *given: order.append("served"))
+    monkeypatch.setattr(server, "serve", lambda *given, **_: order.append("served"))
     assert main(["panel", "serving", "--no-browser"]) == 0
     assert order == [{"rate": 1.5}, "served"]
     assert "compiled the first time" in capsys.readouterr().out

@@ -19,6 +19,9 @@ WITH_DATA = [
 # Parameters without whose defaults a notebook judges no claim, as it says; `make tried` moves them.
 WHERE_CLAIMS_SPEAK = {"zeus": ("gpu", "eta_knob")}
 
+# Notebooks whose data stand beside what the claims rest on; OptCNN's measured layers beside shapes.
+BESIDE_THE_CLAIMS = {"optcnn"}
+
 
 @pytest.mark.slow
 @pytest.mark.parametrize("key", WITH_DATA)
@@ -35,6 +38,9 @@ def test_claims_on_a_standin_name_the_error_of_its_fit(key: str) -> None:
     opens = [n for n, cell in cells if "paper.data(" in cell.source]
     assert boxes == opens, "the box stands where data are opened, once, whatever the cell ends in"
     on_data = {claim.id for claim in claims.load(ROOT, key) if claim.dataset}
+    if key in BESIDE_THE_CLAIMS:
+        assert not on_data
+        return
     assert on_data, "a notebook that declares a dataset judges some claim on it"
     records = {row["id"]: row for row in claims.from_notebook(executed)}
     judged = [records[name] for name in on_data if records[name]["verdict"] != "not attempted"]
