@@ -126,11 +126,17 @@ def _text(version: Version) -> str:
     return ".".join(map(str, version))
 
 
+MOST_SHOWN = 300
+"""Letters of a path that an error shows whole."""
+
+
 def _load(path: Path) -> Mapping[str, Any]:
     """Read the JSON of a configuration's file or folder."""
     path = path / "config.json" if os.path.isdir(path) else path  # whatever text it is
     if not os.path.isfile(path):
-        raise UsageError(f"no configuration at {shown(str(path))[1:-1]}: No such file (config)")
+        text = str(path)
+        named = text if text.isprintable() and len(text) <= MOST_SHOWN else shown(text)[1:-1]
+        raise UsageError(f"no configuration at {named}: No such file (config)")
     config = files.load_json(path)
     if not isinstance(config, dict):
         raise BadFile(path, "not a configuration", value=config, valid="a JSON object")

@@ -246,7 +246,7 @@ def test_a_bad_configuration_is_named(
 
 def test_unreadable_configurations_are_named(refused: Refused, tmp_path: Path) -> None:
     missing = tmp_path / "none" / LEFT
-    assert f"no configuration at {missing}" in refused("plan", missing)
+    assert f"no configuration at {missing}: No such file" in refused("plan", missing)
     assert "no configuration at" in refused("plan", tmp_path)  # a folder without one
     (tmp_path / LEFT).write_bytes(b"\xff\xfe\x00")
     assert "config.json: must be JSON" in refused("plan", tmp_path)
