@@ -207,4 +207,4 @@ def test_no_bracket_of_a_help_text_is_taken_for_a_style(name: str) -> None:
 
 def test_the_extras_of_lab_are_in_its_help() -> None:
     shown = CliRunner().invoke(app, ["lab", "--help"], env={"COLUMNS": "200"}).stdout
-    assert "pip install -e '.[collab]'" in Text.from_ansi(shown).plain
+    assert "pip install 'mlsys-labkit[collab]'" in Text.from_ansi(shown).plain

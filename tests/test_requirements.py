@@ -22,6 +22,7 @@ NOT_ENGINES = {"cli", "mcp", "papers", "workbook"}
 PARTS = {"pydantic_core": "pydantic"}
 """Packages whose version another one fixes, which is asked for in their place."""
 LOADS_AN_EXTRA = {
+    "labkit.collectives.executing": "labkit.kit.ranks",
     "labkit.kit.meters": "labkit.kit.ranks",
     "labkit.kit.rank_process": "labkit.kit.ranks",
     "labkit.memory.movement.quantise": "",  # it is given tensors

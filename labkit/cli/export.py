@@ -94,7 +94,7 @@ def site(
     A page shows the notebook's run in results/; where the notebook is newer than that, or never
     ran here, its stored outputs, and says so. Only what changed is rewritten. Open
     results/site/index.html in a browser; no server and no network are needed, so the folder may be
-    copied anywhere. Its talks share their scripts: [cyan]labkit slides[/cyan] writes one file.
+    copied anywhere. Its talks share their scripts: [cyan]labkit slides KEY[/cyan] writes one file.
 
     [bold]Examples[/bold]
 

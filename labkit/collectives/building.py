@@ -594,7 +594,8 @@ def byteps_shares(num_workers: Workers, num_servers: Whole) -> tuple[float, floa
     >>> byteps_shares(4, 0), byteps_shares(4, 4)
     ((0.25, 0.375), (0.0, 0.25))
     """
-    n, k = num_workers, num_servers
+    n = num_workers
+    k = num_servers
     whole = n * n + k * n - 2 * k
     return (n - k) / whole, 2 * (n - 1) / whole
 

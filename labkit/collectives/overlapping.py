@@ -152,7 +152,8 @@ def overlap(
     for _ in range(_STEPS):
         step = _step(layers, messages, sending_s, start_s, arrived_s, policy)
         previous_s, step_s = step_s, step.next_start_s - start_s
-        start_s, arrived_s = step.next_start_s, step.arrived_s
+        start_s = step.next_start_s
+        arrived_s = step.arrived_s
         if np.isclose(step_s, previous_s, rtol=1e-12):
             break
     return Overlap(

@@ -249,7 +249,7 @@ def test_unreadable_configurations_are_named(refused: Refused, tmp_path: Path) -
     assert f"no configuration at {missing}: No such file" in refused("plan", missing)
     assert "no configuration at" in refused("plan", tmp_path)  # a folder without one
     (tmp_path / LEFT).write_bytes(b"\xff\xfe\x00")
-    assert "config.json: must be JSON" in refused("plan", tmp_path)
+    assert "config.json: not UTF-8 text" in refused("plan", tmp_path)
 
 
 def test_files_that_cannot_be_written_are_named(

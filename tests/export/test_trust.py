@@ -15,7 +15,7 @@ import pytest
 from nbformat.v4 import new_code_cell, new_output
 
 from labkit.cli import main
-from labkit.errors import BadFile, LabkitError
+from labkit.errors import BadFile
 from labkit.workbook import notebooks
 from labkit.workbook.export import clean
 from labkit.workbook.export.markup import Markup
@@ -267,7 +267,7 @@ def test_parameters_are_read_and_not_run(tmp_path: Path) -> None:
     cell.metadata.tags = ["parameters"]
     from nbformat.v4 import new_notebook
 
-    with pytest.raises(LabkitError, match="a is computed"):
+    with pytest.raises(ValueError, match="a is computed"):
         notebooks.parameters(new_notebook(cells=[cell]))
     assert not (tmp_path / "ran").exists()
 

@@ -67,7 +67,8 @@ class Job:
 
         Source: §2.2, §2.3 and §4.1.
         """
-        n, k = self.machines, self.spare
+        n = self.machines
+        k = self.spare
         one_way = 1 if self.duplex else 2
         if self.way is Way.RING:
             return one_way * 2 * (n - 1) / n

@@ -86,7 +86,8 @@ def by_operations(name: str) -> pd.DataFrame:
     for operator in planner.network(name, batch=1).operators:
         if not operator.weights:
             continue
-        inputs, outputs = 0, 0
+        inputs = 0
+        outputs = 0
         positions = operator.output.get("height", 1) * operator.output.get("width", 1)
         if operator.kind == "dense":
             outputs = operator.output["channel"]
