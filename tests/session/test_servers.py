@@ -291,4 +291,4 @@ def test_no_runtime_file_outlives_its_server(root: Path, home: Path) -> None:
         assert file.parent.stat().st_mode & 0o077 == 0  # only its user enters
     assert not file.parent.exists()
     kept = [path for path in (root / "results" / "lab").rglob("*") if path.is_file()]
-    assert not any(server.token in path.read_text() for path in kept)
+    assert not any(server.token.encode() in path.read_bytes() for path in kept)
