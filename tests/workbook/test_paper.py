@@ -147,7 +147,7 @@ def test_a_notebook_replaces_the_glance_file_once_written(root: Path) -> None:
 
 def test_companions_that_cannot_be_shown(root: Path) -> None:
     paper = workbook.open_paper("alpha")
-    with pytest.raises(UsageError, match="no paper in .* with the key 'gamma'"):
+    with pytest.raises(UsageError, match=r"no paper in .* with the key 'gamma'"):
         paper.beside("gamma")
     (root / "data/papers/beta/glance.yaml").write_text(GLANCE.replace("method", "methods"))
     with pytest.raises(BadFile, match=r"glance\.yaml.*method"):
