@@ -64,19 +64,31 @@ class Cost:
     added_bytes: np.ndarray
 
     @cached_property
+    def sending_s(self) -> np.ndarray:
+        """Seconds of each entry of ``loads`` for its bytes alone."""
+        return self.loads.num_bytes / self.fabric.bandwidths_bytes_per_s[self.loads.level]
+
+    @cached_property
     def link_s(self) -> np.ndarray:
-        """Seconds of each entry of ``loads``."""
-        levels = self.fabric.levels
-        latency_s = np.array([level.latency_s for level in levels])[self.loads.level]
-        bandwidth = np.array([level.bandwidth_bytes_per_s for level in levels])[self.loads.level]
-        return self.loads.num_messages * latency_s + self.loads.num_bytes / bandwidth
+        """Seconds of each entry of ``loads``: latencies, then bytes."""
+        waiting_s = self.loads.num_messages * self.fabric.latencies_s[self.loads.level]
+        return waiting_s + self.sending_s
+
+    @property
+    def adding_s(self) -> np.ndarray:
+        """Seconds that the busiest rank of each step adds up, shape (steps,)."""
+        return self.added_bytes / self.fabric.add_bytes_per_s
 
     @cached_property
     def step_s(self) -> np.ndarray:
         """Seconds of each step, shape (steps,)."""
+        return self._slowest_s(self.link_s) + self.adding_s
+
+    def _slowest_s(self, entries_s: np.ndarray) -> np.ndarray:
+        """The largest of the entries of each step, shape (steps,)."""
         seconds = np.zeros(self.program.num_steps)
-        np.maximum.at(seconds, self.loads.step, self.link_s)
-        return seconds + self.added_bytes / self.fabric.add_bytes_per_s
+        np.maximum.at(seconds, self.loads.step, entries_s)
+        return seconds
 
     @property
     def time_s(self) -> float:
@@ -135,14 +147,8 @@ class Cost:
         """One sentence: how the time parts into latency, bytes and adding."""
         if not self.time_s:
             return f"{self.program.name}: nothing is sent"
-        free = Fabric(
-            levels=tuple(
-                type(level)(count=level.count, bandwidth_bytes_per_s=level.bandwidth_bytes_per_s)
-                for level in self.fabric.levels
-            )
-        )
-        bytes_s = cost(self.program, free).time_s
-        adding_s = float((self.added_bytes / self.fabric.add_bytes_per_s).sum())
+        bytes_s = float(self._slowest_s(self.sending_s).sum())
+        adding_s = float(self.adding_s.sum())
         waiting_s = max(0.0, self.time_s - bytes_s - adding_s)
         parts = {"bytes": bytes_s, "latency": waiting_s, "adding": adding_s}
         shares = ", ".join(f"{part} {seconds / self.time_s:.0%}" for part, seconds in parts.items())

@@ -38,12 +38,10 @@ class MessageTime:
     """
 
     def __init__(self, priced: Cost, message: int) -> None:
-        levels = priced.fabric.levels
         loads = priced.loads
-        latency_s = np.array([level.latency_s for level in levels])[loads.level]
-        bandwidth = np.array([level.bandwidth_bytes_per_s for level in levels])[loads.level]
-        waiting_s = loads.num_messages * latency_s
-        s_per_byte = loads.num_bytes / message / bandwidth
+        fabric = priced.fabric
+        waiting_s = loads.num_messages * fabric.latencies_s[loads.level]
+        s_per_byte = loads.num_bytes / message / fabric.bandwidths_bytes_per_s[loads.level]
         lines = np.stack([waiting_s, s_per_byte], axis=1)
         starts = np.flatnonzero(np.diff(loads.step, prepend=-1))
         kinds = Counter(

@@ -10,6 +10,7 @@ import math
 from dataclasses import replace
 from typing import Annotated
 
+import numpy as np
 from annotated_types import Gt, MinLen
 
 from labkit.kit.describe import Count, NonNegative, Positive, checked, description
@@ -90,6 +91,16 @@ class Fabric:
         near = Level(count=devices, bandwidth_bytes_per_s=inside_bytes_per_s)
         far = Level(count=count, bandwidth_bytes_per_s=between_bytes_per_s, latency_s=latency_s)
         return cls(levels=(near, far))
+
+    @property
+    def latencies_s(self) -> np.ndarray:
+        """Of a message at each level, the innermost first; shape (levels,)."""
+        return np.array([level.latency_s for level in self.levels])
+
+    @property
+    def bandwidths_bytes_per_s(self) -> np.ndarray:
+        """Of a unit's link at each level, the innermost first; shape (levels,)."""
+        return np.array([level.bandwidth_bytes_per_s for level in self.levels])
 
     @property
     def num_devices(self) -> int:

@@ -105,12 +105,16 @@ def _boxes(operator: Operator, choices: Sequence[Layout], num_devices: int) -> n
     return boxes
 
 
-def _needed(reader: Operator, source: Operator, boxes: np.ndarray, network: Network) -> np.ndarray:
+def _needed(reader: Operator, source: Operator, boxes: np.ndarray, offset: int) -> np.ndarray:
     """What of a source's output is read to compute boxes of the reader's, axis by axis.
 
     1. Samples are read as they are computed.
     2. Convolutions and dense operators read all channels; a concat those that it took from here.
     3. Windows read around a place; dense operators read all places.
+
+    Args:
+        boxes: of the reader's output, by layout and device.
+        offset: channels of a concat that come before the source's.
     """
     needed = boxes.copy()
     empty = (boxes[..., 1] <= boxes[..., 0]).any(axis=-1)
@@ -118,8 +122,6 @@ def _needed(reader: Operator, source: Operator, boxes: np.ndarray, network: Netw
         needed[..., 1, 0] = 0
         needed[..., 1, 1] = source.output["channel"]
     if reader.kind == "concat":
-        before = reader.inputs[: reader.inputs.index(source.name)]
-        offset = sum(network.by_name[name].output["channel"] for name in before)
         inside = boxes[..., 1, :] - offset
         needed[..., 1, :] = np.clip(inside, 0, source.output["channel"])
     for axis, name in ((2, "height"), (3, "width")):
@@ -297,7 +299,7 @@ class Layouts:
             of_reader = [self.layout(reader, plan[reader])]
         held = _boxes(one, of_source, devices)
         computed = _boxes(other, of_reader, devices)
-        needed = _needed(other, one, computed, self.network)
+        needed = _needed(other, one, computed, self._offset(source, reader))
         return held, needed * (one.kind != "input")
 
     def moved_bytes(self, source: str, reader: str, plan: Mapping[str, str]) -> np.ndarray:
@@ -318,13 +320,12 @@ class Layouts:
         place = self._offset(source, reader)
         key = (*shapes, place)
         if key not in self._tables:
-            levels = self.fabric.levels
             self._tables[key] = 2 * _exchanges_s(
                 *self._boxes_of(source, reader),
                 float(self.element_bytes),
                 np.array([*self.fabric.group_sizes, self.fabric.num_devices]),
-                np.array([level.latency_s for level in levels]),
-                np.array([level.bandwidth_bytes_per_s for level in levels]),
+                self.fabric.latencies_s,
+                self.fabric.bandwidths_bytes_per_s,
             )
         return self._tables[key]
 
