@@ -12,7 +12,7 @@ import types
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from enum import Enum
-from typing import Annotated, Any, Literal, Union, get_args, get_origin
+from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin
 
 import annotated_types
 
@@ -91,6 +91,8 @@ def rule(hint: Any) -> Rule:
     """
     origin = get_origin(hint)
     args = get_args(hint)
+    if isinstance(hint, TypeVar):  # whatever it is, the function hands it on
+        return _ANYTHING
     if hint in _PLAIN:
         return _PLAIN[hint]
     if origin is Annotated:

@@ -14,9 +14,11 @@ _HOMES = {  # where each public name comes from; modules are loaded with the fir
     "choices": ("Problem", "choose", "relax"),
     "figures": ("figure_layers", "figure_plans"),
     "layouts": ("layout_name", "split"),
+    "moves": ("ChoiceMoves", "TimelineMoves", "descend", "walk"),
     "networks": ("Draft", "network"),
     "planning": ("Fabric", "Level", "plan"),
     "plans": ("price",),
+    "simulating": ("Part", "simulate"),
     "study": ("sensitivity", "sweep"),
 }
 __getattr__, __dir__, __all__ = lazy_loader.attach(__name__, submod_attrs=_HOMES)

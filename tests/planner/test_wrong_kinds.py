@@ -29,6 +29,9 @@ PROBLEM = planner.Problem(
     edge_costs={("a", "b"): np.zeros((2, 1))},
     memory_bytes={"a": np.array([1.0, 2.0])},
 )
+PART = planner.Part(resources=np.array([0]), seconds=np.array([1.0]))
+MOVES = planner.ChoiceMoves(PROBLEM)
+START = MOVES.start({"a": "y", "b": "x"})
 BOTH = {"chain": CHAIN, "fabric": FABRIC}
 TABLE = (
     "layer,forward_s,backward_s,activation_bytes,cut_bytes,parameter_bytes,tensors\n"
@@ -72,6 +75,25 @@ def examples() -> Mapping[str, Mapping[str, Any]]:
         "Problem.cost": {"plan": {"a": "x", "b": "x"}},
         "choose": {"problem": PROBLEM, "method": "integer", "memory_limit_bytes": 10.0},
         "relax": {"problem": PROBLEM, "memory_limit_bytes": 10.0},
+        "ChoiceMoves": {"problem": PROBLEM},
+        "ChoiceMoves.start": {"choices": {"a": "x", "b": "x"}},
+        "TimelineMoves": {
+            "choices": {"a": ("x", "y")},
+            "parts": lambda nodes, plan: {"a": PART},
+            "delta": True,
+        },
+        "TimelineMoves.start": {"choices": {"a": "x"}},
+        "Part": {"resources": np.array([0]), "seconds": np.array([1.0]), "needs": ()},
+        "simulate": {"parts": {"a": PART}},
+        "walk": {
+            "moves": MOVES,
+            "plan": START,
+            "num_plans": 5,
+            "temperature": 1.0,
+            "rng": np.random.default_rng(0),
+            "stop_early": True,
+        },
+        "descend": {"moves": MOVES, "plan": START, "num_plans": 5},
         "layout_name": {"layout": (2, 1, 1, 1)},
         "network": {"name": "alexnet", "batch": 2},
         "split": {
@@ -110,6 +132,8 @@ def objects() -> Mapping[str, Any]:
     plan = planner.price(CHAIN, FABRIC, (2, 1), (2,))
     return {
         "Draft": planner.Draft("small", 2, 8),
+        "ChoiceMoves": MOVES,
+        "TimelineMoves": planner.TimelineMoves({"a": ("x", "y")}, lambda nodes, plan: {"a": PART}),
         "Problem": PROBLEM,
         "Chain": CHAIN,
         "Fabric": FABRIC,
@@ -125,6 +149,11 @@ ROOM = kinds.Room(
     left_out={
         f"Draft.{method}": "a draft keeps what was added; tests/planner/test_layouts.py tries them"
         for method in ("add", "concat", "convolution", "dense", "network", "pool")
+    }
+    | {
+        f"{moves}.{method}": "searches call it, which look at the plan that they are given"
+        for moves in ("ChoiceMoves", "TimelineMoves")
+        for method in ("changes", "cost", "price", "propose")
     },
     strange={
         r"add_bytes_per_s\.inf": "adding takes no time unless something is said",
