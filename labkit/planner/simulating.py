@@ -213,8 +213,9 @@ def _run(
     while len(queue):
         simulated += 1
         hear(simulated, 1 << 16)
-        start, _, task = heapq.heappop(queue)  # 3
-        where = resource[task]
+        start, _, popped = heapq.heappop(queue)  # 3
+        task = int(popped)
+        where = int(resource[task])
         if where >= 0:
             start = max(start, free[where])
             left[where] -= seconds[task]
@@ -225,14 +226,14 @@ def _run(
             still_s = left[where]
         if end[task] + still_s > limit:  # 5
             return False, simulated
-        need = first[task]  # 4
+        need = int(first[task])  # 4
         while need >= 0:
             reader = later[need]
             ready[reader] = max(ready[reader], end[task])
             waits_for[reader] -= 1
             if waits_for[reader] == 0:
                 heapq.heappush(queue, (ready[reader], rank[reader], np.int64(reader)))
-            need = following[need]
+            need = int(following[need])
     return True, simulated
 
 
@@ -459,6 +460,18 @@ class Timeline:
             changed, tasks.ready, tasks.end, tasks.earlier, tasks.later, removed_s
         )
         return _simulated(tasks, since_s, limit_s)
+
+    def times_s(self, part: str) -> np.ndarray:
+        """When each task of a part is ready and ends; shape (tasks, 2).
+
+        Raises:
+            BadValue: there is no such part.
+        """
+        if part not in self._tasks.places:
+            hint = did_you_mean(part, self._tasks.order) or f"there are {len(self.parts)} parts"
+            raise BadValue(f"planner.Timeline: there is no part {part!r}; {hint}")
+        places = self._tasks.places[part]
+        return np.stack([self._tasks.ready[places], self._tasks.end[places]], axis=1)
 
     def frame(self) -> pd.DataFrame:
         """One row a task: part, place in it, resource, when it is ready, starts and ends."""
