@@ -16,6 +16,7 @@ from functools import cached_property, lru_cache
 from math import prod
 
 import numpy as np
+import pandas as pd
 
 from labkit import planner
 from labkit.planner.layouts import Layouts
@@ -181,46 +182,51 @@ class Simulated:
         alike = np.arange(min(senders, readers))
         here = np.stack([alike, alike], axis=1)
         needs = [(source, reader, here), (reader, source, here + np.array([readers, senders]))]
-        links: list[int] = []
-        seconds: list[float] = []
+        links = [np.zeros(0, dtype=int)]
+        seconds = [np.zeros(0)]
+        num_tasks = 0
         moved = self.layouts.moved_bytes(source, reader, plan)
-        for ends, sent, shifts in [
+        for (sending, receiving), sent, (sender_shift, receiver_shift) in [
             ((source, reader), moved, (0, 0)),
             ((reader, source), moved.T, (readers, senders)),
         ]:
-            places: dict[int, int] = {}  # of this direction's task on a link
-            before = set()
-            after = set()
-            for sender, receiver in np.argwhere(sent):
-                num_bytes = float(sent[sender, receiver])
-                for link, message_s in self._route(int(sender), int(receiver), num_bytes):
-                    if link not in places:
-                        places[link] = len(links)
-                        links.append(link)
-                        seconds.append(0.0)
-                    seconds[places[link]] += message_s
-                    before.add((int(sender) + shifts[0], places[link]))
-                    after.add((places[link], int(receiver) + shifts[1]))
-            if places:
-                needs.append((ends[0], name, np.array(sorted(before))))
-                needs.append((name, ends[1], np.array(sorted(after))))
+            if not sent.any():
+                continue
+            sender, receiver = np.nonzero(sent)
+            routes, message_s = self._routes(sender, receiver, sent[sender, receiver])
+            # A task on each link that is used, in the order in which messages come to use it.
+            places, used = pd.factorize(routes.ravel())
+            links.append(used)
+            seconds.append(np.bincount(places, weights=np.repeat(message_s, 2)))
+            places += num_tasks
+            num_tasks += len(used)
+            before = _distinct(np.repeat(sender, 2) + sender_shift, places)
+            after = _distinct(places, np.repeat(receiver, 2) + receiver_shift)
+            needs += [(sending, name, before), (name, receiving, after)]
         return Part(
-            resources=np.array(links, dtype=int), seconds=np.array(seconds), needs=tuple(needs)
+            resources=np.concatenate(links), seconds=np.concatenate(seconds), needs=tuple(needs)
         )
 
-    def _route(self, sender: int, receiver: int, num_bytes: float) -> list[tuple[int, float]]:
-        """The two links that a message takes, and how long it takes each."""
+    def _routes(
+        self, sender: np.ndarray, receiver: np.ndarray, num_bytes: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """The two links that each message takes, and how long it takes each.
+
+        Returns:
+            Resources out of a unit and into one, shape (messages, 2); and seconds.
+        """
         fabric = self.layouts.fabric
-        sizes = [*fabric.group_sizes, fabric.num_devices]
-        level = 0
-        while sender // sizes[level + 1] != receiver // sizes[level + 1]:
-            level += 1
-        begin, count = self._links[level]
-        seconds = fabric.levels[level].latency_s
-        seconds += num_bytes / fabric.levels[level].bandwidth_bytes_per_s
-        out = begin + sender // sizes[level]
-        into = begin + count + receiver // sizes[level]
-        return [(out, seconds), (into, seconds)]
+        sizes = np.array([*fabric.group_sizes, fabric.num_devices])
+        level = np.zeros(len(sender), dtype=int)  # the lowest at which one unit holds both ends
+        for size in sizes[1:-1]:
+            level += sender // size != receiver // size
+        begin, count = np.array(self._links).T
+        latency_s = np.array([each.latency_s for each in fabric.levels])
+        bytes_per_s = np.array([each.bandwidth_bytes_per_s for each in fabric.levels])
+        out = begin[level] + sender // sizes[level]
+        into = begin[level] + count[level] + receiver // sizes[level]
+        message_s = latency_s[level] + num_bytes / bytes_per_s[level]
+        return np.stack([out, into], axis=1), message_s
 
     def parts(self, nodes: Iterable[str], plan: Mapping[str, str]) -> dict[str, Part]:
         """The parts of operators under a plan, and of their edges, as moves want them."""
@@ -312,3 +318,10 @@ class Simulated:
         """Bytes that all GPUs send in a step."""
         table = self.layouts.parts(plan)
         return float(table["transferred_bytes"].sum() + table["gradient_bytes"].sum())
+
+
+def _distinct(earlier: np.ndarray, later: np.ndarray) -> np.ndarray:
+    """Each pair once, in order; shape (pairs, 2)."""
+    width = int(later.max()) + 1
+    keys = np.unique(earlier * width + later)
+    return np.stack([keys // width, keys % width], axis=1)
