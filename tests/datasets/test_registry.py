@@ -17,9 +17,9 @@ from labkit import cluster, datasets, files, planner, serving
 from labkit.cluster.inputs.published import in_seconds
 from labkit.datasets.registry import Dataset, PublishedFile, load_registry
 from labkit.errors import BadFile
+from labkit.papers.unity import read_rules, terms_of
 from labkit.serving.device.kernels import Program
 from labkit.workbook import notebooks
-from labkit.papers.unity import read_rules, terms_of
 from tests.published import Need, need_mirror
 
 from .conftest import Book

@@ -38,6 +38,8 @@ from labkit.papers.unity.terms import (
 )
 
 ELEMENT_BYTES = 4
+LINEAR_KERNELS = 3
+"""A forward pass, and gradients of the input and of the weight, of as many operations each."""
 STATE_BYTES = 16
 """Weight, gradient and Adam's two moments of a parameter, in single precision."""
 
@@ -106,7 +108,9 @@ def _after(mover: Term) -> Place:
 
 def is_weight(of: Term) -> bool:
     """Whether a term depends on weights alone, so that it can be computed once and kept."""
-    return all(one.op is not Op.INPUT for one in terms_of((of,)))
+    if "weight" not in of.cache:
+        of.cache["weight"] = of.op is not Op.INPUT and all(map(is_weight, of.args))
+    return bool(of.cache["weight"])
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -169,7 +173,7 @@ class Machine:
         if of.op is Op.LINEAR:
             x, weight = (layout(arg) for arg in of.args)
             flops = 2.0 * x.num_numbers * weight.sizes[1] / prod(layout(of).parts)
-            kernels = 3
+            kernels = LINEAR_KERNELS
         busy_s = max(flops / self.flops_per_s, num_bytes / self.memory_bytes_per_s)
         return kernels * (self.launch_s + busy_s)
 

@@ -95,7 +95,9 @@ def figure_times(
             name=way.value,
             marker_color=HUES[way],
             text=[f"{value:.2f}" for value in values],
-            textposition="outside",
+            textposition="inside",
+            insidetextanchor="start",
+            textangle=0,
         )
     for number, name in enumerate(names):
         if name in claimed:
@@ -107,12 +109,12 @@ def figure_times(
                 name="paper, over the best other framework",
                 showlegend=number == 0,
             )
-    figure.add_hline(
-        1,
-        line_dash="dot",
-        line_color=draw.PALETTE["baseline"],
-        annotation_text="data parallelism",
-        annotation_position="bottom right",
+    figure.add_scatter(
+        x=[-0.6, len(names) - 0.4],
+        y=[1, 1],
+        mode="lines",
+        line={"color": "#222222", "dash": "dot"},
+        name="data parallelism",
     )
     figure.update_layout(barmode="group", bargap=0.25)
     figure.update_xaxes(tickvals=places, ticktext=names, range=[-0.6, len(names) - 0.4])

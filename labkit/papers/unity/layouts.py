@@ -78,8 +78,10 @@ class Plan:
 
 
 def ways_of(one: Term, machine: Machine, rules: Sequence[Rule]) -> list[Way]:
-    """All ways to run an operator on a machine."""
-    kept = machine.kept.setdefault(("ways", one, tuple(rules)), [])
+    """All ways to run an operator on a machine; they depend on its inputs' layouts alone."""
+    kinds = [(layout(arg), is_weight(arg)) for arg in one.args]
+    what = (one.op, one.relu, one.axis, one.piece, one.first, *kinds)
+    kept = machine.kept.setdefault((what, tuple(rules)), [])
     assert isinstance(kept, list)
     if not kept:
         whole = tuple(Place.WHOLE for _ in one.args)

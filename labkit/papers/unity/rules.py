@@ -44,7 +44,7 @@ _RELU = 2
 """PM_ACTI of a linear operator that applies a ReLU."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, eq=False)
 class Rule:
     """Outputs of the source, each equal to the output of the target at its place."""
 

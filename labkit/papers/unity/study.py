@@ -13,12 +13,12 @@ import numpy as np
 import pandas as pd
 
 from labkit.kit.fabric import Fabric
-from labkit.papers.unity.costs import Machine
+from labkit.papers.unity.costs import LINEAR_KERNELS, Machine
 from labkit.papers.unity.layouts import Graph, Step, best_layouts
 from labkit.papers.unity.networks import bottleneck, dlrm, inception, mlp
 from labkit.papers.unity.rules import Rule, Verdict, dividing, ours, tried
 from labkit.papers.unity.search import Optimized, one_after_the_other, together
-from labkit.papers.unity.terms import COPIES, Op, terms_of
+from labkit.papers.unity.terms import COPIES, Op, layout, terms_of
 
 
 class Way(StrEnum):
@@ -175,6 +175,19 @@ class Setting:
     def times(self, graph: Graph, way: Way, rival: Way) -> float:
         """Throughput of a way over a rival's."""
         return self.plan(graph, rival).step_s / self.plan(graph, way).step_s
+
+    def bound(self, graph: Graph) -> float:
+        """Throughput over data parallelism's that no plan can beat.
+
+        All GPUs multiply at their full rate, and nothing is sent, read or launched.
+        """
+        flops = 0.0
+        for one in terms_of(graph):
+            if one.op is Op.LINEAR:
+                x, weight = (layout(arg) for arg in one.args)
+                flops += LINEAR_KERNELS * 2.0 * x.num_numbers * weight.sizes[1]
+        least_s = flops / (self.gpus * self.flops_per_s)
+        return self.plan(graph, Way.DATA).step_s / least_s
 
 
 def measures(setting: Setting, way: Way = Way.TOGETHER) -> dict[str, object]:
