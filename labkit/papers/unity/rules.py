@@ -326,7 +326,7 @@ def _variable(number: int) -> Term:
     return term(Op.INPUT, name=f"t{number}")
 
 
-def ours() -> tuple[Rule, Rule, Rule, Rule]:
+def ours() -> tuple[Rule, ...]:
     """Rules that the authors' file lacks: to fuse a ReLU, to reduce, to divide a split's pieces.
 
     The authors write the first in C++ (``create_fuse_linear_activation``).
