@@ -250,7 +250,8 @@ def test_memory_is_what_the_fullest_gpu_holds(setting: Setting) -> None:
 
 def test_transfers_are_read_off_the_graph() -> None:
     [divided_] = applied(unity.reduction(), (linear(),), 2)
-    sums, x = divided_.args[0], divided_.args[0].args[0]
+    [sums] = divided_.args
+    x = sums.args[0]
     assert transfer(divided_) == (sums, Place.SUMS, Place.WHOLE)
     assert transfer(x).goal is Place.CHANNELS
     assert is_weight(sums.args[1])

@@ -369,7 +369,8 @@ def dividing(rules: Sequence[Rule]) -> tuple[Rule, ...]:
     made = []
     for rule in rules:
         for side in (rule, rule.backwards()):
-            [*_, left], [*_, right] = side.source, side.target
+            left = side.source[-1]
+            right = side.target[-1]
             whole = left.args[0] if left.op is Op.PARTITION else left
             simple = whole.args and all(arg.op in LEAVES for arg in whole.args)
             if len(side.source) > 1 or left.op is not Op.PARTITION or not simple:
