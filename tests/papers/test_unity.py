@@ -13,7 +13,7 @@ from labkit import collectives
 from labkit.errors import BadValue
 from labkit.kit.fabric import Fabric
 from labkit.papers import unity
-from labkit.papers.unity import Op, Setting, Verdict, Way
+from labkit.papers.unity import Op, Setting, Verdict, Way, terms
 from labkit.papers.unity.costs import Place, is_weight, operators, transfer
 from labkit.papers.unity.layouts import WHOLE, divided, ways_of
 from labkit.papers.unity.networks import bottleneck, dlrm, inception, mlp
@@ -152,6 +152,26 @@ def test_the_published_rules(published_data: Need) -> None:
     assert unbound == [n for n, v in library.verdicts.items() if v is Verdict.UNBOUND]
     wrong = [rule.name for rule in rules if not same_numbers(rule, np.random.default_rng(8))]
     assert wrong == ["taso_rule_445"], "CONCAT of two sums of four is no sum of four in a row"
+
+
+def test_blocks_for_neighbours_make_other_rules_wrong(
+    published_data: Need, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The file does not say what REDUCE adds. The authors' kernel adds blocks; we, neighbours."""
+    neighbours = terms._numbers
+
+    def blocks(of: unity.Term, args: list[np.ndarray], placed: bool) -> np.ndarray:
+        if of.op is Op.REPLICATE:
+            return np.concatenate([args[0]] * of.parts, axis=of.axis)
+        if of.op is Op.REDUCE:
+            return sum(np.split(args[0], of.parts, axis=of.axis))
+        return neighbours(of, args, placed)
+
+    source = published_data("unity-substitutions", ["substitutions/graph_subst_3_v2.json"])
+    rules = read_rules(source.path("graph_subst_3_v2.json"))
+    monkeypatch.setattr(terms, "_numbers", blocks)
+    wrong = [rule.name for rule in rules if not same_numbers(rule, np.random.default_rng(8))]
+    assert wrong == [f"taso_rule_{number}" for number in (273, 420, 427, 436, 444)]
 
 
 # ---------------------------------------------------------------- prices
