@@ -17,6 +17,7 @@ from labkit import cluster, datasets, files, planner, serving
 from labkit.cluster.inputs.published import in_seconds
 from labkit.datasets.registry import Dataset, PublishedFile, load_registry
 from labkit.errors import BadFile
+from labkit.papers.unity import read_rules, terms_of
 from labkit.serving.device.kernels import Program
 from labkit.workbook import notebooks
 from tests.published import Need, need_mirror
@@ -113,6 +114,11 @@ def test_a_standin_has_the_published_columns(
     published = source.path(file.path)
     if published.suffix == ".csv":
         assert columns(standin) == columns(published)
+    elif dataset.name == "unity-substitutions":  # rules in the same form, with known operators
+        operators = {op for rule in read_rules(standin) for op in terms_of(rule.source)}
+        assert {op.op for op in operators} <= {
+            op.op for rule in read_rules(published) for op in terms_of(rule.source)
+        }
     elif len(wanted) == 2:
         programs = [Program.read(standin), Program.read(published, source.path(wanted[1]))]
         assert programs[0].blocks == programs[1].blocks
