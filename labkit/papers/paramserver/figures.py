@@ -54,7 +54,6 @@ def figure_idea(delays: Sequence[int] = (0, 1)) -> go.Figure:
             ends[delay] = max(ends.get(delay, 0.0), end)
     figure.update_layout(barmode="overlay")
     figure.update_yaxes(tickvals=places, ticktext=words)
-    shorter = ends[delays[0]] - ends[delays[-1]]
     first_s = ends[delays[0]]
     saved_s = first_s - ends[delays[-1]]
     title = f"Who may be ahead by an iteration waits less: {saved_s:.1f} of {first_s:.1f} s saved"
