@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 
@@ -35,7 +36,7 @@ def figure_idea(delays: Sequence[int] = (0, 1)) -> go.Figure:
     hues = [draw.PALETTE[name] for name in ("ours", "paper", "weight", "cost")]
     places = []
     words = []
-    ends = {}
+    ends: dict[int, float] = {}
     for panel, delay in enumerate(delays):
         for worker, iteration, start, end in _starts(delay):
             place = -(panel * (len(_SECONDS) + 1) + worker)
@@ -80,9 +81,13 @@ def figure_delay(
             line_color=hue,
         )
         if name in best:
-            series = pd.Series([*values.values()])
+            seconds = np.array([*values.values()])
             figure.add_annotation(
-                x=int(series.idxmin()), y=float(series.min()), text=best[name], ay=35, ax=0
+                x=int(np.nanargmin(seconds)),
+                y=float(np.nanmin(seconds)),
+                text=best[name],
+                ay=35,
+                ax=0,
             )
     labels = max(times.values(), key=len)
     figure.update_xaxes(tickvals=[*range(len(labels))], ticktext=[*labels])
