@@ -14,7 +14,7 @@ from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy import special
+from scipy import sparse, special
 
 from labkit.kit.describe import Count, NonNegative, Positive, description
 from labkit.kit.randomness import Rng
@@ -215,6 +215,120 @@ def _held_back(
     return np.abs(first - last) <= how.slack
 
 
+class _Workers:
+    """The workers' own views of the margins, and their virtual clock."""
+
+    def __init__(
+        self,
+        clicks: Clicks,
+        parts: list[sparse.csr_matrix],
+        cluster: Cluster,
+        generator: np.random.Generator,
+    ) -> None:
+        self.cluster = cluster
+        self.generator = generator
+        self.shards = [
+            slice(int(rows[0]), int(rows[-1]) + 1) for rows in clicks.shards(cluster.workers)
+        ]
+        self.entries = np.array([[part[rows].nnz for rows in self.shards] for part in parts])
+        self.lasting = np.exp(cluster.lasting * generator.standard_normal(cluster.workers))
+        self.seen = np.zeros(clicks.examples)  # by each worker's weights, in its examples' rows
+        self.unseen: list[deque[tuple[float, Vector]]] = [deque() for _ in self.shards]
+        self.free_s = np.zeros(cluster.workers)
+        self.link_free_s = np.zeros(cluster.workers)
+        self.computing_s = np.zeros(cluster.workers)
+        self.finished_s: list[float] = []
+
+    def begin(self, block: int, delay: int) -> None:
+        """Wait until all iterations before t - delay are finished, look at the news, compute."""
+        bound = len(self.finished_s) - delay - 1
+        waited_s = self.finished_s[bound] if bound >= 0 else 0.0
+        begin_s = np.maximum(self.free_s, waited_s)
+        for worker, rows in enumerate(self.shards):
+            news = self.unseen[worker]
+            while news and news[0][0] <= begin_s[worker]:
+                self.seen[rows] += news.popleft()[1][rows]
+        spread = self.cluster.spread
+        drawn = self.generator.standard_normal(self.cluster.workers)
+        factor = np.exp(spread * drawn - spread**2 / 2)
+        work_s = self.entries[block] * self.cluster.entry_s * factor * self.lasting
+        self.free_s = begin_s + work_s
+        self.computing_s += work_s
+
+    def end(self, pushed_bytes: Vector) -> None:
+        """Push over each worker's link; the iteration is finished when the last one has arrived."""
+        sending_s = pushed_bytes / self.cluster.link_bytes_per_s
+        self.link_free_s = np.maximum(self.link_free_s, self.free_s) + sending_s
+        end_s = float(self.link_free_s.max()) + 2 * self.cluster.message_s
+        self.finished_s.append(max([end_s, *self.finished_s[-1:]]))
+
+    def tell(self, shift: Vector) -> None:
+        """Send the change of all margins; a worker sees it once the iteration is finished."""
+        for news in self.unseen:
+            news.append((self.finished_s[-1], shift))
+
+
+class _Servers:
+    """The servers' weights, and what they know of each block."""
+
+    def __init__(self, clicks: Clicks, problem: Problem, sending: Sending, rate: float) -> None:
+        self.clicks = clicks
+        self.problem = problem
+        self.sending = sending
+        self.rate = rate
+        self.blocks = clicks.blocks(problem.blocks)
+        self.parts = [clicks.columns[:, block[0] : block[-1] + 1].tocsr() for block in self.blocks]
+        self.turned = [part.T.tocsr() for part in self.parts]
+        self.weights = np.zeros(clicks.features)
+        self.margins = np.zeros(clicks.examples)
+        self.last = [np.zeros(len(block)) for block in self.blocks]
+        self.visits = [0] * len(self.blocks)
+        self.held = 0
+        self.asked = 0
+
+    def update(self, block: int, seen: Vector) -> tuple[Vector, NDArray[np.bool_]]:
+        """Add up derivatives, solve the block's step; the margins' change, and what was sent.
+
+        Args:
+            block: to update.
+            seen: each example's margin, by its worker's weights.
+        """
+        features = self.blocks[block]
+        old = self.weights[features]
+        clicked = self.clicks.clicked
+        chance = special.expit(-clicked * seen)
+        first = self.turned[block] @ (-clicked * chance)
+        second = self.turned[block] @ (chance * (1 - chance))
+        penalty = self.problem.penalty
+        last = self.last[block]
+        back = _held_back(self.sending, self.visits[block], first, last, old, penalty)
+        self.visits[block] += 1
+        self.held += int(back.sum())
+        self.asked += len(back)
+        self.last[block] = np.where(back, last, first)
+        if self.sending.filtering == "significant":
+            first = self.last[block]
+        moved = proximal(old, first, second, self.rate, penalty)
+        if self.sending.filtering == "kkt":
+            moved[back] = 0.0
+        self.weights[features] = moved
+        shift = self.parts[block] @ (moved - old)
+        self.margins += clicked * shift
+        return shift, ~back
+
+    def lose(self, features: NDArray[np.int64]) -> Vector:
+        """Forget the weights of some features; the margins' change."""
+        change = np.zeros(self.clicks.features)
+        change[features] = -self.weights[features]
+        self.weights = self.weights + change
+        shift = self.clicks.rows @ change
+        self.margins += self.clicks.clicked * shift
+        return np.asarray(shift)
+
+    def objective(self) -> float:
+        return objective(self.margins, self.weights, self.problem.penalty)
+
+
 def learn(
     clicks: Clicks,
     *,
@@ -250,113 +364,48 @@ def learn(
     Source: Algorithm 3.
     """
     generator = np.random.default_rng(rng)
-    blocks = clicks.blocks(problem.blocks)
-    parts = [clicks.columns[:, block[0] : block[-1] + 1].tocsr() for block in blocks]
-    turned = [part.T.tocsr() for part in parts]
-    shards = [slice(int(rows[0]), int(rows[-1]) + 1) for rows in clicks.shards(cluster.workers)]
-    entries = np.array([[part[rows].nnz for rows in shards] for part in parts])
-    counter = _Bytes(clicks, blocks, cluster)
-    kept = np.exp(cluster.lasting * generator.standard_normal(cluster.workers))
-
-    weights = np.zeros(clicks.features)
-    last = [np.zeros(len(block)) for block in blocks]
-    visits = [0] * len(blocks)
-    margins = np.zeros(clicks.examples)  # by the servers' weights
-    seen = np.zeros(clicks.examples)  # by each worker's own weights, in its examples' rows
-    unseen: list[deque[tuple[float, Vector]]] = [deque() for _ in shards]
-
-    free_s = np.zeros(cluster.workers)
-    link_free_s = np.zeros(cluster.workers)
-    computing_s = np.zeros(cluster.workers)
-    finished_s: list[float] = []
+    servers = _Servers(clicks, problem, sending, rate)
+    workers = _Workers(clicks, servers.parts, cluster, generator)
+    counter = _Bytes(clicks, servers.blocks, cluster)
+    first_value = servers.objective()
+    value = first_value
     curve: list[tuple[int, float, float]] = []
-    held, asked = 0, 0
-    reached_s: float | None = None
-    value = objective(margins, weights, problem.penalty)
-    start_value = value
-    iteration = 0
-    order = generator.permutation(len(blocks))
-    while iteration < max_iterations:
+    order = generator.permutation(problem.blocks)
+    for iteration in range(1, max_iterations + 1):
         # 1. Blocks come in random order, each once a round.
-        if iteration % len(blocks) == 0:
-            order = generator.permutation(len(blocks))
-        block = int(order[iteration % len(blocks)])
-        features = blocks[block]
-        # 2. A worker waits until all iterations before t - delay are finished.
-        bound = iteration - delay - 1
-        waited_s = finished_s[bound] if bound >= 0 else 0.0
-        begin_s = np.maximum(free_s, waited_s)
-        for worker, rows in enumerate(shards):
-            news = unseen[worker]
-            while news and news[0][0] <= begin_s[worker]:
-                seen[rows] += news.popleft()[1][rows]
-        # 3. It computes both derivatives of its examples, and pushes them.
-        factor = np.exp(
-            cluster.spread * generator.standard_normal(cluster.workers) - cluster.spread**2 / 2
-        )
-        work_s = entries[block] * cluster.entry_s * factor * kept
-        free_s = begin_s + work_s
-        computing_s += work_s
-        chance = special.expit(-clicks.clicked * seen)
-        first = turned[block] @ (-clicks.clicked * chance)
-        second = turned[block] @ (chance * (1 - chance))
-        back = _held_back(
-            sending, visits[block], first, last[block], weights[features], problem.penalty
-        )
-        visits[block] += 1
-        held += int(back.sum())
-        asked += len(back)
-        if sending.filtering == "significant":
-            first = np.where(back, last[block], first)
-        last[block] = np.where(back, last[block], first)
-        # 4. The servers solve the proximal step for what they got.
-        moved = proximal(weights[features], first, second, rate, problem.penalty)
-        if sending.filtering == "kkt":
-            moved[back] = 0.0
-        change = moved - weights[features]
-        weights[features] = moved
-        pushed = counter.count(block, ~back, moved, sending)
-        link_free_s = np.maximum(link_free_s, free_s) + pushed / cluster.link_bytes_per_s
-        end_s = float(link_free_s.max()) + 2 * cluster.message_s
-        finished_s.append(max(end_s, finished_s[-1]) if finished_s else end_s)
-        # 5. Workers will see the change when it has come back.
-        shift = parts[block] @ change
-        margins += clicks.clicked * shift
-        for news in unseen:
-            news.append((finished_s[-1], shift))
-        iteration += 1
-        if lost is not None:
-            gone = lost(iteration, weights)
-            if gone is not None:
-                cleared = np.zeros(clicks.features)
-                cleared[gone] = -weights[gone]
-                weights = weights + cleared
-                shift = clicks.rows @ cleared
-                margins += clicks.clicked * shift
-                for news in unseen:
-                    news.append((finished_s[-1], shift))
-        # 6. Look at the objective now and then.
+        if (iteration - 1) % problem.blocks == 0:
+            order = generator.permutation(problem.blocks)
+        block = int(order[(iteration - 1) % problem.blocks])
+        # 2. Workers wait as long as they must, and compute on the weights that they know.
+        workers.begin(block, delay)
+        # 3. Servers solve the step, and workers hear of it when all have pushed.
+        shift, sent = servers.update(block, workers.seen)
+        pulled = servers.weights[servers.blocks[block]]
+        workers.end(counter.count(block, sent, pulled, sending))
+        workers.tell(shift)
+        # 4. A server may be lost.
+        gone = None if lost is None else lost(iteration, servers.weights)
+        if gone is not None:
+            workers.tell(servers.lose(gone))
+        # 5. Look at the objective now and then.
         if iteration % look_every == 0:
-            value = objective(margins, weights, problem.penalty)
-            curve.append((iteration, finished_s[-1], value))
-            if value <= target:
-                reached_s = finished_s[-1]
+            value = servers.objective()
+            now_s = workers.finished_s[-1]
+            curve.append((iteration, now_s, value))
+            if value <= target or now_s > limit_s or not value < 4 * first_value:
                 break
-            if finished_s[-1] > limit_s or not value < 4 * start_value:
-                break
-    total_s = float(finished_s[-1])
     return Learned(
-        time_s=reached_s,
-        iterations=iteration,
+        time_s=workers.finished_s[-1] if value <= target else None,
+        iterations=len(workers.finished_s),
         objective=value,
-        waiting=float(1 - computing_s.mean() / total_s),
-        computing_s=float(computing_s.mean()),
-        filtered=held / max(asked, 1),
+        waiting=float(1 - workers.computing_s.mean() / workers.finished_s[-1]),
+        computing_s=float(workers.computing_s.mean()),
+        filtered=servers.held / max(servers.asked, 1),
         worker_bytes=counter.worker,
         server_bytes=counter.server,
         worker_value_bytes=(counter.worker_values[0], counter.worker_values[1]),
         server_value_bytes=(counter.server_values[0], counter.server_values[1]),
-        weights=weights,
+        weights=servers.weights,
         curve=curve,
         rate=rate,
     )
