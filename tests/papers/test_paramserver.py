@@ -11,6 +11,7 @@ import pytest
 from labkit.errors import BadValue
 from labkit.papers import paramserver
 from labkit.papers.paramserver import ALL, PLAIN, Cluster, Problem, RangeClock, Ring, Sending
+from labkit.papers.paramserver.clicks import count_entries, find_keys
 
 PROBLEM = Problem(penalty=2.0, blocks=8)
 CLUSTER = Cluster(workers=4)
@@ -55,6 +56,33 @@ def test_filters_and_delays_end_at_the_sequential_optimum(
             max_iterations=1_600,
         )
         assert run.objective == pytest.approx(sequential.objective, rel=2e-3)
+
+
+def test_a_filter_that_judges_by_fresh_derivatives_changes_no_weight(
+    clicks: paramserver.Clicks,
+) -> None:
+    """A zero weight whose derivative is below the penalty stays zero in the proximal step."""
+    fresh = replace(ALL, filtering="fresh kkt")
+    runs = [
+        paramserver.learn(
+            clicks, problem=PROBLEM, cluster=CLUSTER, sending=sending, max_iterations=160
+        )
+        for sending in (PLAIN, fresh)
+    ]
+    assert (runs[0].weights == runs[1].weights).all()
+    assert runs[1].filtered > 0.3
+
+
+def test_a_worker_sends_the_keys_of_its_own_examples(clicks: paramserver.Clicks) -> None:
+    keys, borders = find_keys(clicks, 8, 4)
+    entries = count_entries(clicks, 8, 4)
+    dense = clicks.rows.toarray()
+    for block, features in enumerate(clicks.blocks(8)):
+        for worker, rows in enumerate(clicks.shards(4)):
+            own = dense[np.ix_(rows, features)]
+            held = keys[block][borders[block][worker] : borders[block][worker + 1]]
+            assert [*held] == [*np.flatnonzero(own.any(0))]
+            assert entries[block, worker] == own.sum()
 
 
 def test_waiting_falls_with_the_delay_and_work_does_not_change(

@@ -86,7 +86,8 @@ def figure_speedup(
         published: the paper's speed-ups and what they are of, by number of machines.
     """
     figure = go.Figure()
-    for (name, values), hue in zip(speedups.items(), HUES, strict=False):
+    hues = [draw.PALETTE[concept] for concept in ("ours", "weight", "baseline")]
+    for (name, values), hue in zip(speedups.items(), hues, strict=False):
         figure.add_scatter(
             x=[*values], y=[*values.values()], mode="lines+markers", name=name, line_color=hue
         )

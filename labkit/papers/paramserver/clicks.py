@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,9 +16,11 @@ from labkit.kit.randomness import Rng
 Vector = NDArray[np.float64]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Clicks:
     """Examples in rows, features in columns, and whether each was clicked.
+
+    Two of them are equal only if they are the same object, so that cuts of them can be cached.
 
     Args:
         rows: examples × features, 0 or 1.
@@ -47,6 +49,37 @@ class Clicks:
     def shards(self, workers: int) -> list[NDArray[np.int64]]:
         """Cut the examples into as many ranges as there are workers."""
         return list(np.array_split(np.arange(self.examples), workers))
+
+
+@lru_cache(maxsize=8)
+def cut_columns(clicks: Clicks, blocks: int) -> tuple[sparse.csr_matrix, ...]:
+    """The columns of each block, as examples × features."""
+    cuts = clicks.blocks(blocks)
+    return tuple(clicks.columns[:, block[0] : block[-1] + 1].tocsr() for block in cuts)
+
+
+@lru_cache(maxsize=8)
+def count_entries(clicks: Clicks, blocks: int, workers: int) -> Vector:
+    """Nonzero entries, blocks × workers."""
+    shards = clicks.shards(workers)
+    parts = cut_columns(clicks, blocks)
+    return np.array([[part[rows[0] : rows[-1] + 1].nnz for rows in shards] for part in parts])
+
+
+@lru_cache(maxsize=8)
+def find_keys(
+    clicks: Clicks, blocks: int, workers: int
+) -> tuple[tuple[NDArray[np.int64], ...], tuple[NDArray[np.int64], ...]]:
+    """For each block the keys that each worker has, one worker after the other, and where each
+    worker's begin."""
+    shards = clicks.shards(workers)
+    keys = []
+    borders = []
+    for part in cut_columns(clicks, blocks):
+        found = [np.unique(part[rows[0] : rows[-1] + 1].indices) for rows in shards]
+        keys.append(np.concatenate(found).astype(np.int64))
+        borders.append(np.cumsum([0, *map(len, found)]))
+    return tuple(keys), tuple(borders)
 
 
 @checked

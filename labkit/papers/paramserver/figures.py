@@ -86,7 +86,7 @@ def figure_delay(
                 x=int(np.nanargmin(seconds)),
                 y=float(np.nanmin(seconds)),
                 text=best[name],
-                ay=35,
+                ay=-35,
                 ax=0,
             )
     labels = max(times.values(), key=len)

@@ -14,11 +14,11 @@ from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy import sparse, special
+from scipy import special
 
 from labkit.kit.describe import Count, NonNegative, Positive, description
 from labkit.kit.randomness import Rng
-from labkit.papers.paramserver.clicks import Clicks
+from labkit.papers.paramserver.clicks import Clicks, count_entries, cut_columns, find_keys
 from labkit.papers.paramserver.messages import (
     HASH_BYTES,
     KEY_BYTES,
@@ -27,7 +27,7 @@ from labkit.papers.paramserver.messages import (
 )
 
 Vector = NDArray[np.float64]
-Filter = Literal["none", "kkt", "significant"]
+Filter = Literal["none", "kkt", "fresh kkt", "significant"]
 EVENTUAL = 1_000_000
 """A delay that no run reaches: workers never wait."""
 
@@ -73,9 +73,11 @@ class Sending:
     Args:
         caching: whether a list of keys is sent once, and a hash of it afterwards.
         compression: whether zeros among values are compressed.
-        filtering: "kkt" leaves out features whose weight is 0 and would stay so; "significant"
-            those whose derivative has changed little since it was last sent.
-        slack: of the KKT filter, as a share of the penalty; or the significant filter's threshold.
+        filtering: "kkt" leaves out features whose weight is 0 and would stay so, by the derivative
+            that was sent last; "fresh kkt" judges by the derivative of now, added up over workers,
+            which no single worker knows; "significant" leaves out those whose derivative has
+            changed little since it was last sent.
+        slack: of a KKT filter, as a share of the penalty; or the significant filter's threshold.
         recheck: visits of a block after which all its features are sent again.
     """
 
@@ -147,15 +149,8 @@ def proximal(weights: Vector, first: Vector, second: Vector, rate: float, penalt
 class _Bytes:
     """Counts the messages of all workers and servers."""
 
-    def __init__(self, clicks: Clicks, blocks: list[NDArray[np.int64]], cluster: Cluster) -> None:
-        shards = clicks.shards(cluster.workers)
-        self.keys: list[NDArray[np.int64]] = []
-        self.borders: list[NDArray[np.int64]] = []
-        for features in blocks:
-            rows_of_block = clicks.columns[:, features[0] : features[-1] + 1].tocsr()
-            found = [np.unique(rows_of_block[rows[0] : rows[-1] + 1].indices) for rows in shards]
-            self.keys.append(np.concatenate(found).astype(np.int64))
-            self.borders.append(np.cumsum([0, *map(len, found)]))
+    def __init__(self, clicks: Clicks, blocks: int, cluster: Cluster) -> None:
+        self.keys, self.borders = find_keys(clicks, blocks, cluster.workers)
         self.worker = 0
         self.server = 0
         self.worker_values = [0, 0]
@@ -210,8 +205,9 @@ def _held_back(
     """
     if how.filtering == "none" or visits % how.recheck == 0:
         return np.zeros(len(first), dtype=bool)
-    if how.filtering == "kkt":
-        return (weights == 0) & (np.abs(last) <= (1 - how.slack) * penalty)
+    if how.filtering in ("kkt", "fresh kkt"):
+        judged = last if how.filtering == "kkt" else first
+        return (weights == 0) & (np.abs(judged) <= (1 - how.slack) * penalty)
     return np.abs(first - last) <= how.slack
 
 
@@ -221,7 +217,7 @@ class _Workers:
     def __init__(
         self,
         clicks: Clicks,
-        parts: list[sparse.csr_matrix],
+        blocks: int,
         cluster: Cluster,
         generator: np.random.Generator,
     ) -> None:
@@ -230,7 +226,7 @@ class _Workers:
         self.shards = [
             slice(int(rows[0]), int(rows[-1]) + 1) for rows in clicks.shards(cluster.workers)
         ]
-        self.entries = np.array([[part[rows].nnz for rows in self.shards] for part in parts])
+        self.entries = count_entries(clicks, blocks, cluster.workers)
         self.lasting = np.exp(cluster.lasting * generator.standard_normal(cluster.workers))
         self.seen = np.zeros(clicks.examples)  # by each worker's weights, in its examples' rows
         self.unseen: list[deque[tuple[float, Vector]]] = [deque() for _ in self.shards]
@@ -277,7 +273,7 @@ class _Servers:
         self.sending = sending
         self.rate = rate
         self.blocks = clicks.blocks(problem.blocks)
-        self.parts = [clicks.columns[:, block[0] : block[-1] + 1].tocsr() for block in self.blocks]
+        self.parts = cut_columns(clicks, problem.blocks)
         self.turned = [part.T.tocsr() for part in self.parts]
         self.weights = np.zeros(clicks.features)
         self.margins = np.zeros(clicks.examples)
@@ -365,8 +361,8 @@ def learn(
     """
     generator = np.random.default_rng(rng)
     servers = _Servers(clicks, problem, sending, rate)
-    workers = _Workers(clicks, servers.parts, cluster, generator)
-    counter = _Bytes(clicks, servers.blocks, cluster)
+    workers = _Workers(clicks, problem.blocks, cluster, generator)
+    counter = _Bytes(clicks, problem.blocks, cluster)
     first_value = servers.objective()
     value = first_value
     curve: list[tuple[int, float, float]] = []
