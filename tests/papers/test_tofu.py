@@ -76,13 +76,13 @@ def networks():
     return [tofu.small_network(rng) for _ in range(6)]
 
 
-def test_halving_by_halving_recursion_is_the_best_of_all_plans(networks):
-    found = tofu.ratios(networks, Method.TOFU, Count.HALVINGS)
+def test_halving_by_halving_recursion_is_the_best_of_these_plans(networks):
+    found = tofu.ratios(networks, [Method.TOFU], Count.HALVINGS)[Method.TOFU]
     assert found == pytest.approx([1] * len(networks))
 
 
 def test_by_who_has_what_it_is_not(networks):
-    found = tofu.ratios(networks, Method.TOFU)
+    found = tofu.ratios(networks, [Method.TOFU])[Method.TOFU]
     assert min(found) >= 1 - 1e-9
     assert max(found) > 1.01
 
@@ -107,9 +107,9 @@ def test_all_cuts_at_once_are_the_best_of_all_plans():
     assert tofu.planned(network, Method.FLAT, 2).moved_bytes == pytest.approx(least)
 
 
-@pytest.mark.parametrize("method", [*tofu.HEURISTICS, Method.TOFU])
-def test_no_method_beats_all_cuts_at_once(networks, method):
-    assert min(tofu.ratios(networks[:3], method)) >= 1 - 1e-9
+def test_no_method_beats_all_cuts_at_once(networks):
+    for found in tofu.ratios(networks[:3], [*tofu.HEURISTICS, Method.TOFU]).values():
+        assert min(found) >= 1 - 1e-9
 
 
 def test_sums_kept_are_never_worse():

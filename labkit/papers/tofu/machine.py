@@ -149,10 +149,13 @@ def measures(machine: Machine, models: Sequence[Model], plans: Sequence[Plan]) -
     }
 
 
-def ratios(networks: Sequence[Network], method: Method, count: Count = Count.EXACT) -> list[float]:
-    """Bytes of a method over the least of all plans, for each network."""
-    found = []
+def ratios(
+    networks: Sequence[Network], methods: Sequence[Method], count: Count = Count.EXACT
+) -> dict[Method, list[float]]:
+    """Bytes of each method over the least of all plans, for each network."""
+    found: dict[Method, list[float]] = {method: [] for method in methods}
     for network in networks:
         least = planned(network, Method.FLAT, count=count).moved_bytes
-        found.append(planned(network, method, count=count).moved_bytes / least)
+        for method in methods:
+            found[method].append(planned(network, method, count=count).moved_bytes / least)
     return found
