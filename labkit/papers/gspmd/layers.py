@@ -323,7 +323,8 @@ def formula_bytes(
     Along y, activations: gathered before attention and before the dense layers, their sums
     scattered after; and the sums of squares, added twice. Along x, weights: gathered.
     """
-    x, y = mesh["x"], mesh["y"]
+    x = mesh["x"]
+    y = mesh["y"]
     batch, sequence, model = shapes["data"]
     stream = batch / x * sequence * model
     activations = 4 * (y - 1) / y * stream

@@ -385,7 +385,8 @@ def _step(
     after: Shards = {}
     axis = instruction.axis
     parts = devices.mesh[axis]
-    source, target = instruction.source, instruction.target
+    source = instruction.source
+    target = instruction.target
     for device in devices.all:
         group = devices.group(device, axis)
         place = devices.place(device, axis)

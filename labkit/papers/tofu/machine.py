@@ -74,7 +74,8 @@ def placed(model: Model, gpus: int) -> list[list]:
     The limit is found by halving an interval; layers are put on a GPU while they fit in it.
     """
     sizes = [layer.kept_bytes for layer in model.layers]
-    low, high = max(sizes), sum(sizes)
+    low = max(sizes)
+    high = sum(sizes)
     for _ in range(60):
         limit = (low + high) / 2
         if len(_filled(sizes, limit)) <= gpus:
