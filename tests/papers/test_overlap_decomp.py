@@ -123,6 +123,13 @@ def test_a_layer_counts_as_many_operations_as_its_weights_and_its_attention() ->
     assert layer.whole_s > layer.seconds() > layer.bound_s
 
 
+def test_what_hides_behind_other_products_is_the_shorter_of_the_two() -> None:
+    layer = Layer(width=10**6)  # computing is far longer than sending
+    sent_s = [product.collective_s for product in layer.products.values()]
+    assert layer.whole_s - layer.beside_s == pytest.approx(4 * sent_s[0])  # of ten alike
+    assert len(set(sent_s)) == 1
+
+
 def test_models_have_the_sizes_of_their_names() -> None:
     sizes = {"10B": 10e9, "32B": 32e9, "100B": 100e9, "200B": 200e9, "500B": 500e9, "1T": 1e12}
     assert {model.name for model in SIX} == set(sizes)
@@ -135,8 +142,9 @@ def test_gating_never_loses_and_small_slices_do() -> None:
     layer = Layer(width=4096, chip=chip)
     assert layer.seconds() == layer.whole_s
     assert layer.seconds(gated=False) > layer.whole_s
-    tiles = replace(layer, tokens=1, chip=Chip())
-    assert tiles.products["inner, forward"].waste == 128
+    product = replace(layer, tokens=1, chip=Chip(slice_s=0.0)).products["inner, forward"]
+    assert product.slices_s(1) == pytest.approx(128 * product.compute_s / product.workers)
+    assert product.slices_s(2) == product.slices_s(1)  # one tile holds both
 
 
 def test_the_loop_on_a_device_gives_the_whole_product() -> None:

@@ -118,28 +118,28 @@ def figure_lines(
 
 
 def figure_models(
-    lines: pd.DataFrame, *, title: str, paper: Sequence[float], x: str, y: str
+    lines: pd.DataFrame, *, title: str, x: str, y: str, paper: Sequence[float] = ()
 ) -> go.Figure:
-    """Draw a line a column over models at even distances, with the paper's range.
+    """Draw a line a column over models, with the paper's range where there is one.
 
     Args:
         lines: a row a model, whose names are the axis' words.
-        paper: the ends of its range.
+        paper: the ends of its range, or nothing.
     """
     figure = go.Figure()
     places = list(range(len(lines)))
-    low, high = min(paper), max(paper)
-    figure.add_shape(
-        type="rect",
-        x0=places[0],
-        x1=places[-1],
-        y0=low,
-        y1=high,
-        fillcolor=draw.PALETTE["paper"],
-        opacity=0.15,
-        line_width=0,
-        layer="below",
-    )
+    if paper:
+        figure.add_shape(
+            type="rect",
+            x0=places[0],
+            x1=places[-1],
+            y0=min(paper),
+            y1=max(paper),
+            fillcolor=draw.PALETTE["paper"],
+            opacity=0.15,
+            line_width=0,
+            layer="below",
+        )
     for number, name in enumerate(lines):
         figure.add_scatter(
             x=places,
@@ -151,7 +151,7 @@ def figure_models(
                 "dash": "dot" if name == "bound" else "solid",
             },
         )
-    for value in (low, high):
+    for value in paper:
         draw.level(figure, (places[0], places[-1]), value, f"paper: {value:g}", "paper")
     figure.update_xaxes(tickvals=places, ticktext=[str(name) for name in lines.index])
     return draw.finish(figure, title=title, x=x, y=y, height=440, direct=True)

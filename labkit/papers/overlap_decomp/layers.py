@@ -65,7 +65,6 @@ class Chip:
             scatter: whether its result is scattered, else an operand is gathered.
         """
         shard_bytes = tokens * width * BYTES
-        tiles = -(-tokens // self.tile_rows)
         copy_s = 2 * shard_bytes / self.memory_bytes_per_s  # read and write
         return Product(
             workers=workers,
@@ -74,7 +73,8 @@ class Chip:
             hop_s=self.hop_s(shard_bytes),
             half_hop_s=self.hop_s(shard_bytes / 2),
             slice_s=self.slice_s,
-            waste=tiles * self.tile_rows / tokens,
+            rows=tokens,
+            tile_rows=self.tile_rows,
             copy_s=copy_s,
             add_s=1.5 * copy_s,  # two parts are read, one is written
             interference=interference,
@@ -173,6 +173,24 @@ class Layer:
     def whole_s(self) -> float:
         """Seconds of the layer, undecomposed."""
         return self.alone_s + sum(product.whole_s for product in self.products.values())
+
+    @property
+    def beside_s(self) -> float:
+        """Seconds with products whole, where collectives of the backward pass hide behind products
+        that do not wait for them, as in Megatron's sequence parallelism.
+
+        An operand is gathered again for its weights' gradient while its own gradient is computed;
+        that gradient is scattered while the weights' gradient is computed.
+        """
+        hidden_s = 0.0
+        products = self.products
+        for name in OUTPUTS:
+            if name not in SCATTERED:
+                own = products[f"{name}, backward"]
+                weights = products[f"{name}, weights"]
+                hidden_s += min(weights.collective_s, own.compute_s)
+                hidden_s += min(own.collective_s, weights.compute_s)
+        return self.whole_s - hidden_s
 
     @property
     def bound_s(self) -> float:

@@ -61,7 +61,6 @@ class Node:
         """
         rows = tokens // self.workers
         array_bytes = tokens * width * BYTES
-        tiles = -(-rows // self.tile_rows)
         copy_s = 2 * array_bytes / self.workers / A100.hbm_bytes_per_s
         hop_bytes = array_bytes / self.workers
         return Product(
@@ -71,7 +70,8 @@ class Node:
             hop_s=self.hop_s(hop_bytes),
             half_hop_s=self.hop_s(hop_bytes / 2),
             slice_s=self.slice_s,
-            waste=tiles * self.tile_rows / rows,
+            rows=rows,
+            tile_rows=self.tile_rows,
             copy_s=copy_s,
             add_s=1.5 * copy_s,
             scatter=scatter,

@@ -80,7 +80,8 @@ class Product:
         hop_s: of one chip's part, to one neighbour.
         half_hop_s: of half of it.
         slice_s: what starting a product costs, whole or a slice.
-        waste: seconds of all slices over those of the whole product, apart from starting them.
+        rows: of one slice.
+        tile_rows: rows that a product is computed in; the last tile takes as long as a full one.
         copy_s: of one part inside a chip's memory; a loop that is not unrolled copies what arrived.
         add_s: of adding one part to what arrived.
         interference: share by which computing slows while messages travel beside it.
@@ -93,7 +94,8 @@ class Product:
     hop_s: float
     half_hop_s: float
     slice_s: float = 0.0
-    waste: float = 1.0
+    rows: int = 1
+    tile_rows: int = 1
     copy_s: float = 0.0
     add_s: float = 0.0
     interference: float = 0.0
@@ -110,8 +112,17 @@ class Product:
         return max(self.slice_s + self.compute_s, self.collective_s)
 
     def slices_s(self, count: int) -> float:
-        """Seconds of so many slices that are computed as one product."""
-        seconds = count * self.waste * self.compute_s / self.workers
+        """Seconds of so many slices that are computed as one product.
+
+        >>> product = Product(
+        ...     workers=4, compute_s=4.0, collective_s=1.0, hop_s=1.0, half_hop_s=0.5,
+        ...     rows=96, tile_rows=128,
+        ... )
+        >>> round(product.slices_s(1), 3), round(product.slices_s(2), 3)  # 1 tile, 2 tiles
+        (1.333, 2.667)
+        """
+        tiles = -(-count * self.rows // self.tile_rows)
+        seconds = tiles * self.tile_rows / self.rows * self.compute_s / self.workers
         return self.slice_s + seconds * (1 + self.interference)
 
     def loop(self, *, rings: Rings = 2, unrolled: bool = True) -> Timeline:
