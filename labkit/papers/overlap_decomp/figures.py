@@ -152,6 +152,12 @@ def figure_models(
             },
         )
     for value in paper:
-        draw.level(figure, (places[0], places[-1]), value, f"paper: {value:g}", "paper")
+        figure.add_scatter(
+            x=[places[0], places[-1]],
+            y=[value, value],
+            mode="lines",
+            name=f"paper: {value:g}",
+            line={"color": draw.PALETTE["paper"], "dash": "dot"},
+        )
     figure.update_xaxes(tickvals=places, ticktext=[str(name) for name in lines.index])
     return draw.finish(figure, title=title, x=x, y=y, height=440, direct=True)
