@@ -103,41 +103,42 @@ def figure_ratios(
         x="batch size of a GPU (samples)",
         y="V100 over P100 (times)",
         height=440,
-        direct=True,
     )
 
 
 def figure_gains(
-    gains: pd.DataFrame, *, title: str, paper: Sequence[float], y: str = "throughput over equal"
+    gains: pd.DataFrame, *, title: str, paper: Sequence[float] = (), x: str = "model"
 ) -> go.Figure:
     """Draw markers of several ways, a place a row, with the paper's range.
 
     Args:
         gains: a column a way.
-        paper: the ends of the paper's range.
+        paper: the ends of the paper's range, or nothing.
+        x: title of the axis that has the rows.
     """
     figure = go.Figure()
     places = list(range(len(gains)))
     ends = [places[0] - 0.4, places[-1] + 0.4]
-    for value in paper:
+    levels = [(value, f"paper: {value:g}", "paper") for value in paper]
+    for value, words, concept in [*levels, (1.0, "equal", "baseline")]:
         figure.add_scatter(
             x=ends,
             y=[value, value],
             mode="lines",
-            name=f"paper: {value:g}",
-            line={"color": draw.PALETTE["paper"], "dash": "dot"},
+            name=words,
+            line={"color": draw.PALETTE[concept], "dash": "dot"},
             showlegend=False,
         )
         figure.add_annotation(
             x=ends[1],
             y=value,
-            text=f"paper: {value:g}",
+            text=words,
             showarrow=False,
             xanchor="left",
-            font={"color": draw.PALETTE["paper"]},
+            font={"color": draw.PALETTE[concept]},
         )
     for number, way in enumerate(gains):
-        shift = (number - (len(gains.columns) - 1) / 2) * 0.12
+        shift = (number - (len(gains.columns) - 1) / 2) * 0.2
         figure.add_scatter(
             x=[place + shift for place in places],
             y=gains[way],
@@ -145,6 +146,8 @@ def figure_gains(
             name=str(way),
             text=[f"{value:.2f}" for value in gains[way]],
             textposition="top center",
+            cliponaxis=False,
+            showlegend=len(gains.columns) > 1,
             marker={
                 "color": HUES.get(str(way), NEXT_HUES[number % len(NEXT_HUES)]),
                 "size": 12,
@@ -154,4 +157,4 @@ def figure_gains(
         )
     figure.update_xaxes(tickvals=places, ticktext=[str(name) for name in gains.index])
     figure.update_xaxes(range=[ends[0], ends[1] + 0.35])
-    return draw.finish(figure, title=title, x="model", y=f"{y} (times)", height=440)
+    return draw.finish(figure, title=title, x=x, y="throughput over equal (times)", height=440)
