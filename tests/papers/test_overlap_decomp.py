@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from labkit import collectives
-from labkit.errors import BadValue
+from labkit.errors import BadValue, UsageError
 from labkit.papers import overlap_decomp
 from labkit.papers.overlap_decomp import Layer, Product, gpu
 from labkit.papers.overlap_decomp.layers import SIX, Chip
@@ -153,3 +153,14 @@ def test_the_loop_on_a_device_gives_the_whole_product() -> None:
     assert found.gain > 0
     with pytest.raises(BadValue, match="multiple of workers 4"):
         gpu.measure("cpu", tokens=63, workers=4)
+
+
+def test_a_sweep_has_a_row_a_shape_and_a_gpu_is_asked_for() -> None:
+    import torch
+
+    table = gpu.sweep("cpu", tokens=(8, 16), outputs=(4,), workers=(2, 4), inner=8, repeats=1)
+    assert len(table) == 2 * 2 * 1 * 2
+    assert (table["difference"] < 1e-6).all()
+    if not torch.cuda.is_available():
+        with pytest.raises(UsageError, match="finds no device 'cuda'"):
+            gpu.measure("cuda")

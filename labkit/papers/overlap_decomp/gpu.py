@@ -15,12 +15,16 @@ import statistics
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
+from itertools import product
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 from labkit import extras
 from labkit.errors import BadValue, UsageError
 from labkit.files import write_atomically
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 FILE = "overlap_decomp_gpu.csv"
 Home = Literal["host", "device"]
@@ -189,19 +193,36 @@ def measure(
     )
 
 
-def sweep(device: str = "cuda") -> Any:
-    """A table of shapes from few tokens to many, both homes, four and eight parts."""
+def sweep(
+    device: str = "cuda",
+    *,
+    tokens: Sequence[int] = (1024, 4096, 16384),
+    outputs: Sequence[int] = (1536, 6144, 24576),
+    workers: Sequence[int] = (4, 8),
+    inner: int = 12288,
+    repeats: int = 20,
+) -> pd.DataFrame:
+    """A table of shapes: a row for each home, number of parts, outputs and tokens, and its gain.
+
+    Args:
+        tokens, outputs, workers: values that are combined.
+        inner, repeats: as :func:`measure` takes them.
+    """
     import pandas as pd
 
+    homes: tuple[Home, ...] = ("host", "device")
     rows = []
-    for home in ("host", "device"):
-        for workers in (4, 8):
-            for outputs in (1536, 6144, 24576):
-                for tokens in (1024, 4096, 16384):
-                    found = measure(
-                        device, tokens=tokens, outputs=outputs, workers=workers, home=home
-                    )
-                    rows.append(asdict(found) | {"gain": found.gain})
+    for home, parts, columns, count in product(homes, workers, outputs, tokens):
+        found = measure(
+            device,
+            tokens=count,
+            inner=inner,
+            outputs=columns,
+            workers=parts,
+            home=home,
+            repeats=repeats,
+        )
+        rows.append({**asdict(found), "gain": found.gain})
     return pd.DataFrame(rows)
 
 

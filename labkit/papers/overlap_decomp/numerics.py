@@ -110,7 +110,7 @@ def gathered_on_rank(rank: int, rows: Any, weights: Any) -> Any:
     held = rows[rank].contiguous()
     slices: list[Any] = [None] * workers
     for step in range(workers):
-        requests = []
+        requests: list[Any] = []
         if step < workers - 1:
             arriving = torch.empty_like(held)
             requests.append(dist.isend(held, (rank + 1) % workers))
