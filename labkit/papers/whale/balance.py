@@ -1,6 +1,6 @@
 """Batches of unequal GPUs: equal, by speed, with full memories relieved, and the optimum.
 
-Source: §3.3 (unverified: read in notes on the paper).
+Source: hardware-aware load balance (read in notes on the paper; its section was not seen).
 """
 
 from __future__ import annotations
