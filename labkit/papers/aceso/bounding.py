@@ -38,7 +38,15 @@ _PRICES = 24
 
 
 @njit(cache=True)
-def _advance(costs, forward, price, dropped, room, opens, marked):
+def _advance(
+    costs: tuple[float, float, float],
+    forward: float,
+    price: float,
+    dropped: float,
+    room: float,
+    opens: bool,
+    marked: bool,
+) -> tuple[float, float, float]:
     """Costs of the three states one operator further.
 
     Args:
@@ -65,8 +73,19 @@ def _advance(costs, forward, price, dropped, room, opens, marked):
 
 @njit(cache=True)
 def _stage_bounds(
-    rows, kept, ends_block, largest, prices, behind, blocks, copies, limit, received, sent, most
-):
+    rows: np.ndarray,
+    kept: np.ndarray,
+    ends_block: np.ndarray,
+    largest: np.ndarray,
+    prices: np.ndarray,
+    behind: int,
+    blocks: int,
+    copies: float,
+    limit: float,
+    received: np.ndarray,
+    sent: np.ndarray,
+    most: float,
+) -> np.ndarray:
     """Least microseconds of stages ``[k, j]``; infinite above ``most``.
 
     ``rows`` has a row an operator of the chain, ``prices`` rise from 0. The largest run is no
@@ -124,7 +143,9 @@ def _stage_bounds(
 
 
 @njit(cache=True)
-def _least(bounds, gpus, size, sums):
+def _least(
+    bounds: np.ndarray, gpus: int, size: int, sums: bool
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """The least total (or largest) of stages over ``[stages, GPUs, first operator]``.
 
     ``bounds`` is ``[GPUs of a stage as a power of two, stages behind, first, end]``.

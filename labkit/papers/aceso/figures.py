@@ -34,6 +34,7 @@ def figure_stages(job: Job, plans: Mapping[str, Plan], *, title: str) -> go.Figu
         plans: by what the panel is called.
         title: what the figure shows.
     """
+    highest = 0.0
     figure = make_subplots(
         cols=len(plans),
         shared_yaxes=True,
@@ -56,6 +57,7 @@ def figure_stages(job: Job, plans: Mapping[str, Plan], *, title: str) -> go.Figu
                 col=column,
             )
         tops = [1000 * stage.time_s / plan.microbatch for stage in price.stages]
+        highest = max(highest, *tops)
         figure.add_scatter(
             x=numbers,
             y=tops,
@@ -68,6 +70,7 @@ def figure_stages(job: Job, plans: Mapping[str, Plan], *, title: str) -> go.Figu
         )
     figure.update_layout(barmode="stack")
     figure.update_xaxes(dtick=1)
+    figure.update_yaxes(range=[0, 1.15 * highest])  # room for the words on the bars
     return draw.finish(figure, title=title, x="stage", y="time a sample (ms)", height=400)
 
 
@@ -109,7 +112,7 @@ def figure_search(
         line = {"color": draw.PALETTE["paper"], "dash": "dash"}
         name = "the authors' plan, predicted"
         figure.add_scatter(x=span, y=[published_s] * 2, mode="lines", name=name, line=line)
-    figure.update_xaxes(type="log")
+    figure.update_xaxes(type="log", dtick=1)
     return draw.finish(
         figure, title=title, x="stages priced", y="predicted iteration (s)", height=440
     )

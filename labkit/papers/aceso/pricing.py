@@ -141,7 +141,14 @@ class Price:
 
 
 @njit(cache=True)
-def _saved(first, end, again, kept, ends_block, shared):
+def _saved(
+    first: int,
+    end: int,
+    again: np.ndarray,
+    kept: np.ndarray,
+    ends_block: np.ndarray,
+    shared: np.ndarray,
+) -> tuple[float, float]:
     """MiB that are not kept because they are computed again, and the largest run of them.
 
     An operator's output is dropped where it and the next one are computed again. Before a block's
@@ -175,7 +182,9 @@ def _saved(first, end, again, kept, ends_block, shared):
 
 
 @njit(cache=True)
-def _largest(sums, done, excluded, order, count):
+def _largest(
+    sums: np.ndarray, done: np.ndarray, excluded: np.ndarray, order: np.ndarray, count: int
+) -> int:
     """The name, not yet taken, whose operators keep most; -1 where none keeps anything."""
     best = -1
     most = 0.0
@@ -188,7 +197,19 @@ def _largest(sums, done, excluded, order, count):
 
 
 @njit(cache=True)
-def _choose(first, end, names, raw, kept, ends_block, shared, excluded, behind, memory, limit):
+def _choose(
+    first: int,
+    end: int,
+    names: np.ndarray,
+    raw: np.ndarray,
+    kept: np.ndarray,
+    ends_block: np.ndarray,
+    shared: np.ndarray,
+    excluded: np.ndarray,
+    behind: int,
+    memory: float,
+    limit: float,
+) -> np.ndarray:
     """Which operators a stage computes again so that it fits, those that save most first."""
     size = end - first
     again = np.zeros(size, np.bool_)
@@ -238,7 +259,19 @@ def _choose(first, end, names, raw, kept, ends_block, shared, excluded, behind, 
 
 
 @njit(cache=True)
-def _price(first, end, names, table, kept, flags, behind, copies, limit, mode, given):
+def _price(
+    first: int,
+    end: int,
+    names: np.ndarray,
+    table: np.ndarray,
+    kept: np.ndarray,
+    flags: tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray],
+    behind: int,
+    copies: float,
+    limit: float,
+    mode: int,
+    given: np.ndarray,
+) -> tuple[float, float, float]:
     """Microseconds of both passes, of computing again, and MiB of a stage.
 
     ``table`` has a row an operator's name. ``flags`` are, by place, whether a block ends and
