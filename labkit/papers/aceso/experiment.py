@@ -192,7 +192,7 @@ def measures(jobs: Mapping[str, Job], way: Way, budget: int) -> dict[str, object
 
 
 def above_the_limit(jobs: Mapping[str, Job], budget: int) -> int:
-    """Plans handed out, by any way for any job, whose predicted memory passes the limit."""
+    """Plans of both orders and of the even grid, for any job, whose memory passes the limit."""
     count = 0
     for name, job in jobs.items():
         for way in (Way.BOTTLENECK, Way.RANDOM, Way.EVEN):
@@ -237,5 +237,5 @@ def always_again(job: Job) -> float:
 
 def reference(frame: pd.DataFrame) -> pd.DataFrame:
     """A published table of results with a row a system and a column a size."""
-    table = frame.set_index(frame.columns[0])
+    table = frame.set_index(frame.columns[0]).rename_axis(None)
     return table.astype(float)

@@ -62,7 +62,7 @@ def figure_stages(job: Job, plans: Mapping[str, Plan], *, title: str) -> go.Figu
             x=numbers,
             y=tops,
             mode="text",
-            text=[f"{stage.memory_mib / 1024:.1f} GiB" for stage in price.stages],
+            text=[f"{stage.memory_mib:,.0f} MiB" for stage in price.stages],
             textposition="top center",
             showlegend=False,
             row=1,
@@ -150,7 +150,7 @@ def figure_gains(
         },
     )
     figure.update_xaxes(tickvals=places, ticktext=[*names])
-    rival = "throughput over the grid of layers"
+    rival = "throughput over Alpa's space (×)"
     return draw.finish(figure, title=title, x="network", y=rival, height=400)
 
 
@@ -160,10 +160,14 @@ def figure_limits(
     """Iteration by memory limit, a line a way, with the limit that is looked at."""
     figure = go.Figure()
     for way, values in table.items():
-        places = [limit / 1024 for limit in limits_mib]
         line = {"color": HUES[way], "width": 2.5}
-        figure.add_scatter(x=places, y=[*values], mode="lines+markers", name=way, line=line)
-    figure.add_vline(chosen / 1024, line={"color": draw.PALETTE["highlight"], "dash": "dot"})
+        figure.add_scatter(x=[*limits_mib], y=[*values], mode="lines+markers", name=way, line=line)
+    figure.add_vline(chosen, line={"color": draw.PALETTE["highlight"], "dash": "dot"})
+    figure.update_xaxes(tickvals=[*limits_mib], tickformat=",.0f")
     return draw.finish(
-        figure, title=title, x="memory of a GPU (GiB)", y="predicted iteration (s)", height=400
+        figure,
+        title=title,
+        x="memory limit of a GPU (MiB)",
+        y="predicted iteration (s)",
+        height=400,
     )
