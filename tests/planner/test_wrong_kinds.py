@@ -29,6 +29,13 @@ PROBLEM = planner.Problem(
     edge_costs={("a", "b"): np.zeros((2, 1))},
     memory_bytes={"a": np.array([1.0, 2.0])},
 )
+STAGES = planner.StageTable(
+    meshes=("one", "two"),
+    devices=np.array([1, 2]),
+    seconds=np.ones((2, 3, 3)),
+    stage_bytes=np.ones((2, 3, 3)),
+    microbatch_bytes=np.ones((2, 3, 3)),
+)
 BOTH = {"chain": CHAIN, "fabric": FABRIC}
 TABLE = (
     "layer,forward_s,backward_s,activation_bytes,cut_bytes,parameter_bytes,tensors\n"
@@ -72,6 +79,20 @@ def examples() -> Mapping[str, Mapping[str, Any]]:
         "Problem.cost": {"plan": {"a": "x", "b": "x"}},
         "choose": {"problem": PROBLEM, "method": "integer", "memory_limit_bytes": 10.0},
         "relax": {"problem": PROBLEM, "memory_limit_bytes": 10.0},
+        "StageTable": {
+            "meshes": ("one", "two"),
+            "devices": np.array([1, 2]),
+            "seconds": np.ones((2, 3, 3)),
+            "stage_bytes": np.ones((2, 3, 3)),
+            "microbatch_bytes": np.ones((2, 3, 3)),
+        },
+        "place": {
+            "table": STAGES,
+            "num_devices": 2,
+            "num_microbatches": 4,
+            "memory_bytes": 1e3,
+            "tolerance": 1e-6,
+        },
         "layout_name": {"layout": (2, 1, 1, 1)},
         "network": {"name": "alexnet", "batch": 2},
         "split": {
@@ -115,6 +136,7 @@ def objects() -> Mapping[str, Any]:
         "Fabric": FABRIC,
         "Level": LEVEL,
         "Plan": plan,
+        "StageTable": STAGES,
     }
 
 
@@ -128,6 +150,7 @@ ROOM = kinds.Room(
     },
     strange={
         r"add_bytes_per_s\.inf": "adding takes no time unless something is said",
+        r"seconds\..*inf": "a stage that takes for ever cannot stand on a mesh",
         r"(node|edge)_costs\..*inf": "an infinite cost forbids a choice",
     },
 )
