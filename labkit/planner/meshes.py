@@ -54,8 +54,8 @@ class StageTable:
             out.
 
     Raises:
-        BadValue: a shape does not fit, a number is NaN or negative, bytes are infinite, or a mesh uses
-            no device.
+        BadValue: a shape does not fit, a number is NaN or negative, bytes are infinite, or a mesh
+            uses no device.
     """
 
     meshes: Annotated[tuple[str, ...], MinLen(1)]
@@ -360,8 +360,8 @@ def place(
     size = int(np.prod([count + 1.0 for count in counts])) * (table.num_layers + 1) ** 2
     if size > _LARGEST:
         raise UsageError(
-            f"planner.place: {table.num_layers} layers on num_devices {sum(counts)} need a table of "
-            f"{size:.2g} numbers; valid: at most {_LARGEST:.0e}, so fewer devices or layers"
+            f"planner.place: {table.num_layers} layers on num_devices {sum(counts)} need a table "
+            f"of {size:.2g} numbers; valid: at most {_LARGEST:.0e}, so fewer devices or layers"
         )
     paths = _Paths.over(table, counts, num_microbatches, memory_bytes)
     work, first = paths.shortest(np.inf, 0.0)
