@@ -5,11 +5,11 @@ mesh; ``across`` the plans of Alpa and of what it is compared with; ``figures`` 
 inside meshes is solved by ``planner.choose``, the one across them by ``planner.place``.
 """
 
-from labkit.papers.alpa.across import GPUS, Cluster, Prediction, predict, table_of
+from labkit.papers.alpa.across import Cluster, measures, predict, table_of, throughput
 from labkit.papers.alpa.figures import (
+    NAMES,
     figure_idea,
     figure_lines,
-    figure_plan,
     figure_throughput,
 )
 from labkit.papers.alpa.inside import Inside, Mesh
@@ -17,20 +17,20 @@ from labkit.papers.alpa.models import E2E, Block, Model, Product, model_on, read
 
 __all__ = [
     "E2E",
-    "GPUS",
+    "NAMES",
     "Block",
     "Cluster",
     "Inside",
     "Mesh",
     "Model",
-    "Prediction",
     "Product",
     "figure_idea",
     "figure_lines",
-    "figure_plan",
     "figure_throughput",
+    "measures",
     "model_on",
     "predict",
     "read_measured",
     "table_of",
+    "throughput",
 ]

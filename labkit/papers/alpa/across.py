@@ -5,12 +5,13 @@ Source: Alpa §5 and §8; machines of 8 V100 with 16 GB, joined by 25 Gbit/s.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from typing import Literal, get_args
 
 import numpy as np
+import pandas as pd
 
 from labkit import planner
 from labkit.errors import UsageError
@@ -25,6 +26,7 @@ Method = Literal[
     "stages and data parallelism",
     "data parallelism",
     "DeepSpeed",
+    "DeepSpeed, gradients divided",
     "equal layers",
     "equal meshes",
     "no limit of memory",
@@ -39,8 +41,10 @@ _RULES: dict[Method, Rule] = {
     "stages and data parallelism": "data",
     "data parallelism": "data",
     "DeepSpeed": "experts",
+    "DeepSpeed, gradients divided": "experts",
 }
-_ONE_MESH = ("intra-operator alone", "data parallelism", "DeepSpeed")
+_DIVIDED: Method = "DeepSpeed, gradients divided"
+_ONE_MESH = ("intra-operator alone", "data parallelism", "DeepSpeed", _DIVIDED)
 """Methods without stages; they take whichever number of microbatches suits them best."""
 
 
@@ -91,6 +95,8 @@ class Prediction:
     """What a method's plan is predicted to do.
 
     Attributes:
+        placement: the stages and their meshes.
+        degrees: into how many parts the weights of each stage are cut.
         tera_flops: of a GPU, as the artifact counts: computing activations again counts too.
     """
 
@@ -100,11 +106,6 @@ class Prediction:
     placement: planner.meshes.Placement
     degrees: tuple[int, ...]
     tera_flops: float
-
-    @property
-    def cost_s(self) -> float:
-        """Seconds of an iteration."""
-        return self.placement.cost_s
 
 
 @cache
@@ -117,10 +118,18 @@ def _stages(
     rule: Rule,
     rate: float,
     price_s: float,
+    divided: bool,
 ) -> tuple[Model, Stages]:
     """The stages of one model on one mesh; a model has at least so many layers."""
     model = _with_layers(model_on(kind, gpus, num_microbatches=count), layers)
-    inside = Inside(model=model, mesh=mesh, flops_per_s=rate, rule=rule, price_s=price_s)
+    inside = Inside(
+        model=model,
+        mesh=mesh,
+        flops_per_s=rate,
+        rule=rule,
+        price_s=price_s,
+        divided_gradients=divided,
+    )
     return model, inside.stages
 
 
@@ -207,6 +216,7 @@ def predict(
     return max(fitting, key=lambda each: each.tera_flops, default=None)
 
 
+@cache
 def _predicted(
     method: Method, kind: Kind, gpus: int, rate: float, cluster: Cluster, count: int
 ) -> Prediction | None:
@@ -221,7 +231,11 @@ def _predicted(
     rule = _RULES.get(method, "all")
     prices = PRICES_S if rule == "all" else PRICES_S[:1]
     tried = [(mesh, price_s) for mesh in meshes for price_s in prices]
-    pairs = [_stages(kind, gpus, count, layers, mesh, rule, rate, p) for mesh, p in tried]
+    divided = method == _DIVIDED
+    pairs = [
+        _stages(kind, gpus, count, layers, mesh, rule, rate, price_s, divided)
+        for mesh, price_s in tried
+    ]
     model = pairs[0][0]
     table = table_of(cluster, model, [mesh for mesh, _ in tried], [stages for _, stages in pairs])
     limit = None if method == "no limit of memory" else cluster.memory_bytes
@@ -244,6 +258,63 @@ def _predicted(
         degrees=_degrees(best, [stages for _, stages in pairs]),
         tera_flops=flops / best.cost_s / gpus / 1e12,
     )
+
+
+def measures(
+    method: Method, rates: Mapping[Kind, float], cluster: Cluster | None = None
+) -> dict[str, float | None]:
+    """What the headline claims come to with a method in Alpa's place; None without a plan.
+
+    Args:
+        rates: that a GPU sustains alone, in FLOP/s, by model.
+    """
+    found: dict[str, float | None] = {}
+    for machines in (2, 4):
+        rivals: dict[str, Method] = {
+            f"moe-{machines}-nodes": "DeepSpeed",
+            f"moe-divided-{machines}": _DIVIDED,
+        }
+        ours = predict(method, "moe", 8 * machines, rates["moe"], cluster)
+        for key, rival in rivals.items():
+            theirs = predict(rival, "moe", 8 * machines, rates["moe"], cluster)
+            found[key] = None
+            if theirs is not None:
+                found[key] = 0.0 if ours is None else ours.tera_flops / theirs.tera_flops
+    wide = predict(method, "wresnet", 32, rates["wresnet"], cluster)
+    found["wresnet-scaling"] = 0.0
+    if wide is not None:
+        found["wresnet-scaling"] = 1e12 * wide.tera_flops / rates["wresnet"]
+    return found
+
+
+def throughput(
+    methods: Sequence[Method], rates: Mapping[Kind, float], cluster: Cluster | None = None
+) -> pd.DataFrame:
+    """Modelled TFLOP/s of a GPU: kind, method, gpus, tera_flops; NaN without a plan.
+
+    Baselines that the paper compares one model with stand beside that model alone.
+
+    Args:
+        rates: that a GPU sustains alone, in FLOP/s, by model.
+    """
+    rows = []
+    for kind, rate in rates.items():
+        for method in methods:
+            if _ONE_MODEL.get(method, kind) != kind:
+                continue
+            for gpus in GPUS:
+                found = predict(method, kind, gpus, rate, cluster)
+                value = float("nan") if found is None else found.tera_flops
+                row = {"kind": kind, "method": method, "gpus": gpus, "tera_flops": value}
+                rows.append(row)
+    return pd.DataFrame(rows)
+
+
+_ONE_MODEL: dict[Method, Kind] = {
+    "DeepSpeed": "moe",
+    _DIVIDED: "moe",
+    "stages and data parallelism": "wresnet",
+}
 
 
 def _degrees(placement: planner.meshes.Placement, stages: Sequence[Stages]) -> tuple[int, ...]:

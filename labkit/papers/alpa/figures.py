@@ -51,8 +51,8 @@ def figure_idea() -> go.Figure:
         for layer in range(first, end):
             _box(figure, layer, 3.0, 0.92, 0.8, draw.CYCLE[number], f"layer {layer + 1}")
     for number, (first, end) in enumerate(meshes):
+        gap = 0.3 if first >= 4 else 0.0
         for gpu in range(first, end):
-            gap = 0.3 if gpu >= 4 else 0.0
             _box(figure, gpu + gap, 0.6, 0.92, 0.8, draw.CYCLE[number], f"GPU {gpu % 4}")
     words = [
         (2.0, 2.2, "mesh of 4: the program inside cuts operators"),
@@ -64,9 +64,14 @@ def figure_idea() -> go.Figure:
     ]
     for x, y, text in words:
         figure.add_annotation(x=x, y=y, text=text, showarrow=False)
-    for first, end in ((0.0, 3.95), (4.25, 8.25)):
+    for left, right in ((-0.05, 3.97), (4.25, 8.27)):
         figure.add_shape(
-            type="rect", x0=first, x1=end, y0=0.45, y1=1.5, line={"color": "#8A8F98", "dash": "dot"}
+            type="rect",
+            x0=left,
+            x1=right,
+            y0=0.45,
+            y1=1.5,
+            line={"color": "#8A8F98", "dash": "dot"},
         )
     figure.update_xaxes(visible=False, range=[-0.2, 8.5])
     figure.update_yaxes(visible=False, range=[-0.1, 4.5])
@@ -133,32 +138,6 @@ def figure_throughput(
     )
     figure.update_yaxes(rangemode="tozero")
     return draw.finish(figure, title=title, x="GPUs", y="TFLOP/s of a GPU", height=520)
-
-
-def figure_plan(stages: pd.DataFrame, *, title: str) -> go.Figure:
-    """Draw what each stage computes and sends for a microbatch.
-
-    Args:
-        stages: columns stage (words), compute_s, sent_s.
-        title: what the figure shows.
-    """
-    figure = go.Figure()
-    for column, words, concept in (
-        ("compute_s", "computing", "ours"),
-        ("sent_s", "sending", "communication"),
-    ):
-        figure.add_bar(
-            x=1e3 * stages[column],
-            y=stages["stage"],
-            orientation="h",
-            name=words,
-            marker_color=draw.PALETTE[concept],
-        )
-    figure.update_layout(barmode="stack")
-    figure.update_yaxes(autorange="reversed")
-    return draw.finish(
-        figure, title=title, x="modelled time of a microbatch (ms)", y="stage", height=360
-    )
 
 
 def figure_lines(

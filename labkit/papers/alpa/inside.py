@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 from itertools import product
 from math import prod
 from typing import Literal
@@ -71,6 +71,8 @@ class Inside:
         flops_per_s: that a device sustains.
         price_s: seconds that a parameter counts as, where a device holds it; the program inside a
             mesh knows no memory, and at a price it cuts weights that it would replicate.
+        divided_gradients: whether replicas divide gradients among them as well, so that these are
+            added up for every microbatch (ZeRO's second stage).
     """
 
     model: Model
@@ -78,6 +80,7 @@ class Inside:
     flops_per_s: float
     rule: Rule = "all"
     price_s: float = 0.0
+    divided_gradients: bool = False
 
     @cached_property
     def layouts(self) -> list[tuple[str, ...]]:
@@ -143,8 +146,11 @@ class Inside:
         input_bytes = operator.input_bytes / self._parts(inputs, cut)
         output_bytes = operator.output_bytes / self._parts(outputs, cut)
         gradients = operator.parameters * self.model.element_bytes / self.weight_parts(way)
+        times = float(self.model.num_microbatches)
+        if self.divided_gradients:  # a reduce-scatter each time, weights gathered at the end
+            times = 2 * times / (times + 1)
         return (
-            self.all_reduce_s(gradients, way, "rows") / self.model.num_microbatches
+            self.all_reduce_s(gradients, way, "rows") / times
             + self.all_reduce_s(input_bytes, way, "columns")
             + self.all_reduce_s(output_bytes, way, "inputs")
         )
@@ -153,27 +159,16 @@ class Inside:
         """Into how many parts an operator's weights are cut."""
         return self._parts(way, ("columns", "inputs", "experts"))
 
-    def change_s(self, num_bytes: float, source: Sequence[str], reader: Sequence[str]) -> float:
+    def changes_s(
+        self, num_bytes: float, sources: Sequence[Sequence[str]], readers: Sequence[Sequence[str]]
+    ) -> np.ndarray:
         """Seconds in which a tensor changes from a cut to another, and its gradient back.
 
-        Along each axis: between two cuts an all-to-all, forward and back; from a cut to replicas an
-        all-gather forward; from replicas to a cut an all-gather of the gradient, backward.
+        Shape (sources, readers).
         """
-        seconds = 0.0
-        cuts = ("rows", "features", "experts")
-        for axis, (size, bandwidth) in enumerate(
-            zip(self.mesh.sizes, self.mesh.bandwidths, strict=True)
-        ):
-            if source[axis] == reader[axis] or size == 1:
-                continue
-            others = [name for place, name in enumerate(source) if place != axis]
-            sizes = [other for place, other in enumerate(self.mesh.sizes) if place != axis]
-            split = prod(n for n, name in zip(sizes, others, strict=True) if name in cuts)
-            here = num_bytes / split
-            both_cut = "replicated" not in (source[axis], reader[axis])
-            sent = 2 * here / size if both_cut else here
-            seconds += sent * (size - 1) / size / bandwidth
-        return seconds
+        return num_bytes * _changes_s_per_byte(
+            self.mesh, tuple(map(tuple, sources)), tuple(map(tuple, readers))
+        )
 
     # ------------------------------------------------------------ one block
 
@@ -202,21 +197,14 @@ class Inside:
             if not ways:
                 return np.full((len(self.layouts),) * 2, np.inf), np.zeros((len(self.layouts),) * 2)
             sides = [self.sides(operator, way) for way in ways]
-            step = np.array(
-                [
-                    [self.change_s(operator.input_bytes, lie, side[0]) for side in sides]
-                    for lie in lies
-                ]
-            )
-            step += [self.operator_s(operator, way) for way in ways]
+            step = self.changes_s(operator.input_bytes, lies, [side[0] for side in sides])
+            step = step + [self.operator_s(operator, way) for way in ways]
             parts = np.array([self.weight_parts(way) for way in ways])
             more = operator.parameters / parts
             seconds, held = _joined(seconds, held, step + self.price_s * more, more)
             lies = [side[1] for side in sides]
             num_bytes = operator.output_bytes
-        last = np.array(
-            [[self.change_s(num_bytes, lie, layout) for layout in self.layouts] for lie in lies]
-        )
+        last = self.changes_s(num_bytes, lies, self.layouts)
         return _joined(seconds, held, last, np.zeros(len(self.layouts)))
 
     # ------------------------------------------------------------ all stages
@@ -242,24 +230,26 @@ class Inside:
                 known[block] = self.block(block)
         cuts = ("rows", "features")
         parts = np.array([self._parts(layout, cuts) for layout in self.layouts], dtype=float)
-        for first in range(size - 1):
-            reached = np.zeros((3, len(self.layouts)))  # 1: seconds, parameters, kept bytes
-            for end in range(first + 1, size):
-                for block in self.model.layers[end - 1]:  # 2
-                    step_s, step_held = known[block]
-                    total = reached[0][:, None] + step_s
-                    best = total.argmin(axis=0)
-                    columns = np.arange(len(best))
-                    reached = np.stack(
-                        [
-                            total[best, columns],
-                            reached[1][best] + step_held[best, columns],
-                            reached[2][best] + block.input_bytes / parts[best],
-                        ]
-                    )
-                least = int(reached[0].argmin())  # 3
-                paid_s, held[first, end], kept[first, end] = reached[:, least]
-                sent_s[first, end] = max(paid_s - self.price_s * held[first, end], 0.0)
+        every = np.arange(len(self.layouts))
+        reached = np.full((3, size - 1, len(every)), 0.0)  # 1: seconds, parameters, kept bytes
+        for end in range(1, size):
+            now = reached[:, :end]  # stages from all layers before this end
+            for block in self.model.layers[end - 1]:  # 2
+                step_s, step_held = known[block]
+                total = now[0][:, :, None] + step_s
+                best = total.argmin(axis=1)
+                rows = np.arange(end)[:, None]
+                now = np.stack(
+                    [
+                        total[rows, best, every],
+                        now[1][rows, best] + step_held[best, every],
+                        now[2][rows, best] + block.input_bytes / parts[best],
+                    ]
+                )
+            reached[:, :end] = now
+            least = now[0].argmin(axis=1)  # 3
+            paid_s, held[:end, end], kept[:end, end] = now[:, np.arange(end), least]
+            sent_s[:end, end] = np.maximum(paid_s - self.price_s * held[:end, end], 0.0)
         return Stages(
             sent_s=sent_s,
             compute_s=_summed(self.model, "flops") * _PASSES / self.flops_per_s / self._devices,
@@ -268,6 +258,7 @@ class Inside:
             kept_bytes=kept,
             working_bytes=_working(self.model) / self._devices,
             devices=self._devices,
+            divided_gradients=self.divided_gradients,
         )
 
     def _none(self, size: int) -> Stages:
@@ -313,21 +304,39 @@ class Inside:
                     choices[node] = [" × ".join(way) for way in ways]
                     nodes[node] = np.array([self.operator_s(operator, way) for way in ways])
                     inputs = [side[0] for side in sides]
-                    edges[before, node] = self._changes(operator.input_bytes, lies, inputs)
+                    edges[before, node] = self.changes_s(operator.input_bytes, lies, inputs)
                     before = node
                     lies = [side[1] for side in sides]
                     num_bytes = operator.output_bytes
                 last = (before, f"tensor {place + 1}")
-                edges[last] = self._changes(num_bytes, lies, self.layouts)
+                edges[last] = self.changes_s(num_bytes, lies, self.layouts)
         return planner.Problem(choices=choices, node_costs=nodes, edge_costs=edges)
 
-    def _changes(
-        self, num_bytes: float, sources: Sequence[Sequence[str]], readers: Sequence[Sequence[str]]
-    ) -> np.ndarray:
-        """Seconds between each pair of cuts; shape (sources, readers)."""
-        return np.array(
-            [[self.change_s(num_bytes, source, reader) for reader in readers] for source in sources]
-        )
+
+@cache
+def _changes_s_per_byte(
+    mesh: Mesh, sources: tuple[tuple[str, ...], ...], readers: tuple[tuple[str, ...], ...]
+) -> np.ndarray:
+    """Seconds for each byte of a tensor that changes from each cut to each other, there and back.
+
+    Along each axis: between two cuts an all-to-all, forward and back; from a cut to replicas an
+    all-gather forward; from replicas to a cut an all-gather of the gradient, backward.
+    """
+    seconds = np.zeros((len(sources), len(readers)))
+    for row, source in enumerate(sources):
+        parts = [
+            1 if name == "replicated" else size
+            for size, name in zip(mesh.sizes, source, strict=True)
+        ]
+        for axis, (size, bandwidth) in enumerate(zip(mesh.sizes, mesh.bandwidths, strict=True)):
+            here = parts[axis] / prod(parts)  # what the other axes leave of the tensor
+            for column, reader in enumerate(readers):
+                if source[axis] == reader[axis]:
+                    continue
+                both_cut = "replicated" not in (source[axis], reader[axis])
+                sent = 2 * here / size if both_cut else here
+                seconds[row, column] += sent * (size - 1) / size / bandwidth
+    return seconds
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -348,14 +357,20 @@ class Stages:
     kept_bytes: np.ndarray
     working_bytes: np.ndarray
     devices: int
+    divided_gradients: bool = False
 
     def fixed_bytes(self, model: Model) -> np.ndarray:
         """Weights, gradients, the optimizer's state, and what a block needs while it runs.
 
         Replicas of a weight divide its optimizer's state among them, as Alpa's last pass does.
         """
-        weights = self.parameters * model.parameter_bytes
-        states = self.all_parameters * model.optimizer_bytes / self.devices
+        kept = model.parameter_bytes
+        shared = model.optimizer_bytes
+        if self.divided_gradients:
+            kept -= model.parameter_bytes / 2
+            shared += model.parameter_bytes / 2
+        weights = self.parameters * kept
+        states = self.all_parameters * shared / self.devices
         return weights + states + self.working_bytes
 
 
