@@ -34,7 +34,8 @@ def test_models_have_the_parameters_that_the_artifact_prints(kind: str, size: fl
 def test_operations_are_those_of_a_transformers_formula() -> None:
     """Narayanan 2021: a forward pass has 24 b s l h² (1 + s / 6 h + V / 12 l h) operations."""
     model = alpa.model_on("gpt", 8)
-    hidden, layers = 2560, 32
+    hidden = 2560
+    layers = 32
     more = 1 + 1024 / (6 * hidden) + 51200 / (12 * layers * hidden)
     forward = 24 * model.samples * 1024 * layers * hidden**2 * more
     assert model.forward_flops == pytest.approx(forward)

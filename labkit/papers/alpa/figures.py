@@ -16,8 +16,9 @@ HUES: dict[str, str] = {
     "inter-operator alone": draw.PALETTE["cost"],
     "stages and data parallelism": draw.PALETTE["highlight"],
     "DeepSpeed": draw.PALETTE["highlight"],
+    "DeepSpeed, gradients divided": draw.PALETTE["highlight"],
     "Megatron-LM": draw.PALETTE["highlight"],
-    "equal meshes": draw.PALETTE["weight"],
+    "equal meshes": draw.PALETTE["paper"],
     "equal layers": draw.PALETTE["cost"],
 }
 """Colour of each method, modelled or measured."""
@@ -75,7 +76,7 @@ def figure_idea() -> go.Figure:
         )
     figure.update_xaxes(visible=False, range=[-0.2, 8.5])
     figure.update_yaxes(visible=False, range=[-0.1, 4.5])
-    title = "Much is sent inside a mesh, over fast links; between stages one tensor, over slow ones"
+    title = "Inside a mesh much is sent, over fast links; between stages one tensor"
     draw.finish(figure, title=title, height=340)
     figure.layout.margin.b = 16  # no axis stands below
     return figure
@@ -113,10 +114,17 @@ def figure_throughput(
         )
         shown.add(name)
 
-    for kind in kinds:
+    for column, kind in enumerate(kinds, start=1):
         bound = {"color": draw.PALETTE["bound"], "dash": "dot"}
         ends = [0, len(sizes) - 1]
-        add(kind, "one GPU's rate (bound)", x=ends, y=[rates[kind]] * 2, mode="lines", line=bound)
+        add(
+            kind,
+            "one GPU's rate (our bound)",
+            x=ends,
+            y=[rates[kind]] * 2,
+            mode="lines",
+            line=bound,
+        )
         for source, rows in (("ours", modelled), ("measured", measured)):
             here = rows[(rows["kind"] == kind) & rows["gpus"].isin(sizes)]
             for method, line in here.groupby("method", sort=False):
@@ -131,12 +139,13 @@ def figure_throughput(
                     line={"color": hue},
                     marker={"size": 6 if ours else 11, "symbol": "circle" if ours else "x"},
                 )
+        most = measured.loc[measured["kind"] == kind, "tera_flops"].max()
+        figure.update_yaxes(range=[0, 1.08 * max(most, rates[kind])], row=1, col=column)
     figure.update_xaxes(
         tickvals=[*range(len(sizes))],
         ticktext=[str(size) for size in sizes],
         range=[-0.3, len(sizes) - 0.7],
     )
-    figure.update_yaxes(rangemode="tozero")
     return draw.finish(figure, title=title, x="GPUs", y="TFLOP/s of a GPU", height=520)
 
 
@@ -178,5 +187,6 @@ def figure_lines(
         )
     words = [str(value) for value in lines.index]
     figure.update_xaxes(tickvals=places, ticktext=ticks or words, range=[-0.2, places[-1] + 0.2])
-    figure.update_yaxes(rangemode="tozero")
+    heights = [value for value, _ in (levels or {}).values()]
+    figure.update_yaxes(range=[0, 1.08 * max([float(lines.max().max()), *heights])])
     return draw.finish(figure, title=title, x=x, y=y, height=420, direct=True)
