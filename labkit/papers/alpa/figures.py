@@ -188,5 +188,5 @@ def figure_lines(
     words = [str(value) for value in lines.index]
     figure.update_xaxes(tickvals=places, ticktext=ticks or words, range=[-0.2, places[-1] + 0.2])
     heights = [value for value, _ in (levels or {}).values()]
-    figure.update_yaxes(range=[0, 1.08 * max([float(lines.max().max()), *heights])])
+    figure.update_yaxes(range=[0, 1.25 * max([float(lines.max().max()), *heights])])
     return draw.finish(figure, title=title, x=x, y=y, height=420, direct=True)
