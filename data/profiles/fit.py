@@ -55,6 +55,7 @@ KERNEL_KINDS = ("winograd", "conv2d", "matmul", "dense", "softmax", "pool")
 """Kinds of kernels, by a part of their names; the first that fits."""
 NEXUS = "tests/data/model_db/profiles/TITAN_X_(Pascal)"
 NETWORK = "data/profiling/network/{}/{}.csv"
+ALPA = "osdi22_artifact/results_e2e_ref.tsv"
 ITP = "data/raw-traces.tar.gz"
 ELASTIC = "ElasticFlow/scheduler/throughputs_{}/{}.csv"
 ELASTIC_JOBS = "ElasticFlow/traces_for_ElasticFlow/elasticVpollux_e.csv"
@@ -291,6 +292,11 @@ def message_terms(rows: Table) -> np.ndarray:
     return np.polynomial.chebyshev.chebvander(1.2 * centred(rows["size"]) / 3, 8)
 
 
+def doubling_terms(rows: Table) -> np.ndarray:
+    """A quadratic of doublings of GPUs."""
+    return powers(np.log2(rows["gpus"].to_numpy(dtype=float)) / 3 - 1, 2)
+
+
 def indicators_of(values: pd.Series, levels: tuple[str, ...]) -> np.ndarray:
     return (values.to_numpy()[:, None] == np.array(levels)).astype(float)
 
@@ -321,6 +327,13 @@ def as_messages(table: Table) -> Table:
     for key in ("num_workers", "size", "collective", "devices_per_node", "max_devices_per_node"):
         columns[key] = table[key].to_numpy()
     return pd.DataFrame(columns).rename(columns={"Unnamed: 0": ""})
+
+
+def systems_of(source: Any, path: str) -> Table:
+    """Throughput of each system that ran, by model and GPUs."""
+    from labkit.papers.alpa import read_measured
+
+    return read_measured(source.path(path)).dropna()
 
 
 def batches_of(source: Any, path: str) -> Table:
@@ -967,6 +980,14 @@ MODELS = (
             ("pair", "a100_pairwise_nvlink", "send_recv"),
             ("a40", "a40_pairwise_nvlink", "send_recv"),
         )
+    ),
+    StandIn(
+        name="alpa_e2e",
+        dataset="alpa-osdi22",
+        path=ALPA,
+        keys=("kind", "method"),
+        terms={"tera_flops": doubling_terms},
+        read=systems_of,
     ),
 )
 

@@ -266,6 +266,57 @@ class _Gone(NamedTuple):
     best: np.ndarray
 
 
+class _Tables:
+    """The tables that are left while nodes are taken away, and what taking each away would need.
+
+    Attributes:
+        left: all tables, oldest first.
+        sizes: of each node that is left, numbers in the table of all nodes that it hangs together
+            with, its own choices among them; only neighbours' sizes change when a node goes.
+    """
+
+    def __init__(self, problem: Problem) -> None:
+        self.counts = {node: len(names) for node, names in problem.choices.items()}
+        self.by_number: dict[int, _Table] = {}
+        self.numbers: dict[str, list[int]] = {node: [] for node in problem.choices}
+        for name, costs in problem.node_costs.items():
+            self._add(_Table((name,), np.asarray(costs, dtype=float)))
+        for pair, costs in problem.edge_costs.items():
+            self._add(_Table(pair, np.asarray(costs, dtype=float)))
+        self.added = len(self.by_number)
+        self.sizes = {node: self._size(node) for node in problem.choices}
+
+    @property
+    def left(self) -> list[_Table]:
+        return list(self.by_number.values())
+
+    def of(self, node: str) -> list[_Table]:
+        """The tables that speak of a node, oldest first."""
+        return [self.by_number[number] for number in self.numbers[node]]
+
+    def _add(self, table: _Table, number: int | None = None) -> None:
+        place = len(self.by_number) if number is None else number
+        self.by_number[place] = table
+        for node in table.nodes:
+            self.numbers[node].append(place)
+
+    def _size(self, node: str) -> int:
+        involved = {name for table in self.of(node) for name in table.nodes}
+        return math.prod(self.counts[name] for name in involved)
+
+    def replace(self, node: str, table: _Table) -> None:
+        """Take a node away, with its tables; what its neighbours cost together comes instead."""
+        for number in self.numbers.pop(node):
+            for name in self.by_number.pop(number).nodes:
+                if name != node:
+                    self.numbers[name].remove(number)
+        del self.sizes[node]
+        self._add(table, self.added)
+        self.added += 1
+        for name in table.nodes:
+            self.sizes[name] = self._size(name)
+
+
 def _eliminated(problem: Problem) -> Choice:
     """Take nodes away, cheapest table first, and then choose in the opposite order.
 
@@ -274,16 +325,14 @@ def _eliminated(problem: Problem) -> Choice:
     3. When no node is left, the last table is the least cost; each node's choice follows from those
        of the neighbours that it had, last node first.
     """
-    tables = [_Table((n,), np.asarray(c, dtype=float)) for n, c in problem.node_costs.items()]
-    tables += [_Table(p, np.asarray(c, dtype=float)) for p, c in problem.edge_costs.items()]
+    tables = _Tables(problem)
     gone: list[_Gone] = []
     evaluations = 0
-    left = list(problem.choices)
-    while left:
-        node = min(left, key=lambda name: _size_without(problem, tables, name))
-        mine = [table for table in tables if node in table.nodes]
+    while tables.sizes:
+        node = min(tables.sizes, key=tables.sizes.__getitem__)
+        mine = tables.of(node)
         neighbours = tuple(dict.fromkeys(n for t in mine for n in t.nodes if n != node))
-        if _size_without(problem, tables, node) > _LARGEST_TABLE:
+        if tables.sizes[node] > _LARGEST_TABLE:
             raise UsageError(
                 f"planner.choose: elimination would need a table of {len(neighbours) + 1} nodes "
                 "at once; method='integer' takes such graphs"
@@ -292,22 +341,14 @@ def _eliminated(problem: Problem) -> Choice:
         whole = sum((table.spread(order) for table in mine), np.zeros([1] * len(order)))
         evaluations += whole.size
         gone.append(_Gone(node, neighbours, whole.argmin(axis=-1)))
-        tables = [table for table in tables if node not in table.nodes]
-        tables.append(_Table(neighbours, whole.min(axis=-1)))
-        left.remove(node)
-    cost = float(sum(float(table.costs) for table in tables))
+        tables.replace(node, _Table(neighbours, whole.min(axis=-1)))
+    cost = float(sum(float(table.costs) for table in tables.left))
     if not math.isfinite(cost):
         raise UsageError("planner.choose: no plan is allowed: every one has an infinite cost")
     index: dict[str, int] = {}
     for node, neighbours, best in reversed(gone):
         index[node] = int(best[tuple(index[name] for name in neighbours)])
     return _choice(problem, index, cost, evaluations, "eliminate")
-
-
-def _size_without(problem: Problem, tables: list[_Table], node: str) -> int:
-    """Numbers in the table that taking a node away makes, the node's own choices among them."""
-    involved = {name for table in tables if node in table.nodes for name in table.nodes}
-    return math.prod(len(problem.choices[name]) for name in involved)
 
 
 def _choice(

@@ -32,6 +32,13 @@ PROBLEM = planner.Problem(
 PART = planner.Part(resources=np.array([0]), seconds=np.array([1.0]))
 MOVES = planner.ChoiceMoves(PROBLEM)
 START = MOVES.start({"a": "y", "b": "x"})
+STAGES = planner.StageTable(
+    meshes=("one", "two"),
+    devices=np.array([1, 2]),
+    seconds=np.ones((2, 3, 3)),
+    stage_bytes=np.ones((2, 3, 3)),
+    microbatch_bytes=np.ones((2, 3, 3)),
+)
 BOTH = {"chain": CHAIN, "fabric": FABRIC}
 TABLE = (
     "layer,forward_s,backward_s,activation_bytes,cut_bytes,parameter_bytes,tensors\n"
@@ -94,6 +101,20 @@ def examples() -> Mapping[str, Mapping[str, Any]]:
             "stop_early": True,
         },
         "descend": {"moves": MOVES, "plan": START, "num_plans": 5},
+        "StageTable": {
+            "meshes": ("one", "two"),
+            "devices": np.array([1, 2]),
+            "seconds": np.ones((2, 3, 3)),
+            "stage_bytes": np.ones((2, 3, 3)),
+            "microbatch_bytes": np.ones((2, 3, 3)),
+        },
+        "place": {
+            "table": STAGES,
+            "num_devices": 2,
+            "num_microbatches": 4,
+            "memory_bytes": 1e3,
+            "tolerance": 1e-6,
+        },
         "layout_name": {"layout": (2, 1, 1, 1)},
         "network": {"name": "alexnet", "batch": 2},
         "split": {
@@ -139,6 +160,7 @@ def objects() -> Mapping[str, Any]:
         "Fabric": FABRIC,
         "Level": LEVEL,
         "Plan": plan,
+        "StageTable": STAGES,
     }
 
 
@@ -157,6 +179,7 @@ ROOM = kinds.Room(
     },
     strange={
         r"add_bytes_per_s\.inf": "adding takes no time unless something is said",
+        r"seconds\..*inf": "a stage that takes for ever cannot stand on a mesh",
         r"(node|edge)_costs\..*inf": "an infinite cost forbids a choice",
     },
 )
