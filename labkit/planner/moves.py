@@ -1,14 +1,16 @@
 """Searches by small changes: from plan to plan, each priced, the best one kept.
 
-What is searched offers *moves* (:class:`Moves`): it proposes a change of a plan, and prices it.
+Whatever is searched offers *moves* (:class:`Moves`), which propose a change of a plan and price
+the changed plan.
 
-- :func:`walk` takes a change that is cheaper, and one that is dearer by d with the probability
-  exp(-d / temperature) (Metropolis). The chance is drawn first, so that the price above which the
-  plan is refused is known before it is priced: pricing may stop there, and the walk is the same.
-- :func:`descend` tries changes in the order in which they are listed, takes each that is cheaper,
-  and ends where none is: no single change is better.
+- :func:`walk` takes a change that makes the plan cheaper, and one that makes it dearer by d with
+  the probability exp(-d / temperature) (Metropolis). It draws its chance first, and so knows the
+  price above which it refuses the plan before it prices it: pricing may stop there, and the walk
+  is the same.
+- :func:`descend` tries changes in the order in which they are listed, takes each that makes the
+  plan cheaper, and ends where no single change does.
 
-A search of one's own gives the same record, :class:`Search`.
+A search that is written elsewhere gives the same record, :class:`Search`.
 
 Source: Metropolis et al. 1953; as a search of parallel plans, Jia et al. 2019 (FlexFlow), §6.2.
 """
@@ -33,7 +35,7 @@ if TYPE_CHECKING:
     from labkit.planner.choices import Problem
 
 NumPlans = Annotated[int, Ge(1), Le(10**7)]
-"""Plans that a search prices; more would take hours."""
+"""How many plans a search prices; more than ten million would take hours."""
 PlanT = TypeVar("PlanT")
 ChangeT = TypeVar("ChangeT")
 
@@ -63,7 +65,7 @@ class Better(NamedTuple):
     Attributes:
         num_priced: plans that had been priced, this one among them.
         cost: of the plan.
-        change: that led to it; what the search was given for the first.
+        change: that led to it; None for the plan at which a search began.
     """
 
     num_priced: int
@@ -80,7 +82,7 @@ class Search(Generic[PlanT]):
         cost: of the plan.
         num_priced: plans that were priced, the first among them.
         num_accepted: changes that were taken, dearer ones too.
-        history: each plan that was the best so far, the first one to begin with.
+        history: each plan that was the best so far, from the one at which the search began.
         bound: no plan costs less, as far as the search knows.
     """
 
@@ -93,7 +95,7 @@ class Search(Generic[PlanT]):
 
     @property
     def gap(self) -> float:
-        """By how much, as a share of the cost, a better plan could be cheaper at most."""
+        """How much cheaper another plan can be at most, as a share of the cost."""
         return 1 - self.bound / self.cost if self.cost else 0.0
 
     def best_after(self, num_priced: int) -> float:
@@ -141,7 +143,8 @@ def walk(
         num_plans: that are priced, the first among them.
         temperature: a plan that is dearer by this, in the cost's unit, is taken with the
             probability 1/e; with 0 none is.
-        stop_early: tell the moves above which price a plan is refused. The walk is the same.
+        stop_early: tell the moves above which price a plan is refused, so that pricing may stop
+            there. The walk is the same without.
 
     Raises:
         UsageError: the first plan has no finite cost.
@@ -185,12 +188,12 @@ def walk(
 def descend(
     moves: Moves[PlanT, ChangeT], plan: PlanT, *, num_plans: NumPlans | None = None
 ) -> Search[PlanT]:
-    """Take each change that is cheaper, until none is or so many plans are priced.
+    """Take each change that makes the plan cheaper, until none does or so many plans are priced.
 
     Args:
         moves: list changes, and price them.
         plan: where it begins.
-        num_plans: that are priced at most, the first among them; None is as many as it takes.
+        num_plans: that are priced at most, the first among them; None for as many as it takes.
 
     Raises:
         UsageError: the first plan has no finite cost.
@@ -245,35 +248,36 @@ class Chosen(NamedTuple):
     timeline: Timeline | None = None
 
 
-class Other(NamedTuple):
+class OtherChoice(NamedTuple):
     """A change: a node takes another choice."""
 
     node: str
     choice: str
 
 
-class _OnChoices:
-    """Nodes and choices, to be drawn from and listed; nodes with one choice are left out."""
+class _OneNodeMoves:
+    """Changes of one node's choice, drawn and listed; nodes with a single choice never change."""
 
     def __init__(self, choices: Mapping[str, Sequence[str]]) -> None:
         self.choices = {node: tuple(names) for node, names in choices.items()}
-        self.free = [node for node, names in self.choices.items() if len(names) > 1]
-        if not self.free:
+        self.changeable = [node for node, names in self.choices.items() if len(names) > 1]
+        if not self.changeable:
             raise UsageError("no node has two choices, so there is nothing to search")
 
-    def propose(self, plan: Chosen, rng: np.random.Generator) -> Other:
-        """Any node, and any other of its choices."""
-        node = self.free[rng.integers(len(self.free))]
+    def propose(self, plan: Chosen, rng: np.random.Generator) -> OtherChoice:
+        """Draw a node, and another of its choices; all are as likely."""
+        node = self.changeable[rng.integers(len(self.changeable))]
         names = self.choices[node]
-        place = names.index(plan.choices[node]) + 1 + int(rng.integers(len(names) - 1))
-        return Other(node, names[place % len(names)])
+        steps = 1 + int(rng.integers(len(names) - 1))  # 1 or more from the choice of the plan
+        place = names.index(plan.choices[node]) + steps
+        return OtherChoice(node, names[place % len(names)])
 
-    def changes(self, plan: Chosen) -> Iterable[Other]:
-        """Each choice of each node but those that the plan has; nodes in order."""
-        for node in self.free:
+    def changes(self, plan: Chosen) -> Iterable[OtherChoice]:
+        """Each node in order, with each choice that is not the plan's."""
+        for node in self.changeable:
             for name in self.choices[node]:
                 if name != plan.choices[node]:
-                    yield Other(node, name)
+                    yield OtherChoice(node, name)
 
     def cost(self, plan: Chosen) -> float:
         """What the plan costs.
@@ -286,7 +290,7 @@ class _OnChoices:
         return plan.cost
 
     def _check(self, choices: Mapping[str, str]) -> None:
-        """Refuse a plan that lacks a node, or has a choice that the node has not."""
+        """Refuse a plan without a node, or with a choice that the node does not have."""
         for node, names in self.choices.items():
             if choices.get(node) not in names:
                 raise BadValue(
@@ -295,7 +299,7 @@ class _OnChoices:
                 )
 
 
-class ChoiceMoves(_OnChoices):
+class ChoiceMoves(_OneNodeMoves):
     """Moves on a :class:`labkit.planner.Problem`: one node takes another choice.
 
     A change is priced by the tables of its node and of the node's edges alone.
@@ -332,7 +336,7 @@ class ChoiceMoves(_OnChoices):
         self._check(choices)
         return Chosen(dict(choices), self.problem.cost(choices))
 
-    def price(self, plan: Chosen, change: Other, limit: float) -> tuple[float, Chosen]:
+    def price(self, plan: Chosen, change: OtherChoice, limit: float) -> tuple[float, Chosen]:
         """What the changed plan costs, and that plan."""
         node, choice = change
         before = self._place[node][plan.choices[node]]
@@ -348,20 +352,21 @@ class ChoiceMoves(_OnChoices):
         return cost, Chosen({**plan.choices, node: choice}, cost)
 
 
-class TimelineMoves(_OnChoices):
+class TimelineMoves(_OneNodeMoves):
     """Moves on a simulated plan: one node takes another choice.
 
-    Of the timeline, what began before the change can matter is kept.
+    Tasks that are ready before the change can matter keep their times.
 
     Args:
-        choices: of each node, by name.
-        parts: given nodes and a plan, the parts of those nodes under that plan, and every part that
-            names tasks of theirs. Given all nodes, these are all parts, always in the same order.
-        delta: simulate from the first change on; else the whole plan each time, which is for
-            comparison.
+        choices: the names of each node's choices.
+        parts: called with nodes and a plan, it gives the parts of those nodes under that plan, and
+            every part that names tasks of theirs. With all nodes it gives all parts, always in the
+            same order.
+        delta: simulate from the first change on; without it the whole plan is simulated each
+            time, for comparison.
 
     Attributes:
-        num_simulated: tasks that were simulated so far.
+        num_simulated: tasks that these moves have simulated, of all plans.
     """
 
     @checked
@@ -387,8 +392,11 @@ class TimelineMoves(_OnChoices):
         self._check(choices)
         return self._chosen(dict(choices), simulate(self.parts(self.choices, choices)))
 
-    def price(self, plan: Chosen, change: Other, limit: float) -> tuple[float, Chosen]:
-        """When the changed plan ends, and that plan; infinite where it ends after the limit."""
+    def price(self, plan: Chosen, change: OtherChoice, limit: float) -> tuple[float, Chosen]:
+        """When the changed plan ends, and that plan.
+
+        With ``delta`` the cost is infinite where the plan ends after the limit.
+        """
         choices = {**plan.choices, change.node: change.choice}
         if not self.delta or plan.timeline is None:
             chosen = self.start(choices)

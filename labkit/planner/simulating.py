@@ -1,19 +1,20 @@
 """A plan as tasks on devices and links, simulated to its end; and again after a change.
 
-Tasks come in *parts* (an operator under one layout, the transfers of an edge): what is replaced
-together. A task has a resource and seconds, and needs other tasks. It is *ready* when all that it
-needs have ended. A resource takes its tasks in the order in which they are ready, those of earlier
-parts first where several are at once, and runs each to its end.
+A task takes some seconds on a resource, a device or a link, and needs other tasks. It is *ready*
+when all that it needs have ended. A resource takes its tasks in the order in which they are ready,
+those of earlier parts first where several are at once, and runs each to its end. A *part* is what
+is replaced as a whole: the tasks of an operator under one layout, or the transfers of an edge.
 
 After a change of some parts, the timeline goes on from the first moment that can have changed:
 
-1. A part that goes, or comes, changes its own tasks and those whose needs it names.
-2. Before the first of them is ready, in the old timeline or in the new one, nothing differs: what
-   was ready earlier keeps its times.
+1. Where a part is replaced, the tasks that it had and has are *changed*, and so are those whose
+   needs it names.
+2. Until the first changed task is ready, in the old timeline or in the new one, nothing differs:
+   what was ready earlier keeps its times.
 3. The rest is simulated by the loop that simulates a whole plan, so that the times are the same to
    the last bit.
-4. With a limit, the simulation stops where some resource cannot end before it: what is left to do
-   there is known from the beginning.
+4. With a limit, the simulation stops as soon as what is left to do on some resource would end
+   after the limit even without a gap.
 
 Source: the task graph and first-in-first-out devices of FlexFlow (Jia et al. 2019, §5). Its delta
 simulation follows the tasks whose times change; 2 and 4 are ours.
@@ -42,7 +43,7 @@ _ABSENT = -2
 _MOST_TASKS = 1 << 24
 """Tasks of a part at most."""
 _MOST_RESOURCES = 1 << 20
-"""Each has a place in the tables of a simulation."""
+"""Numbers of resources are below this: each has a place in the tables of a simulation."""
 _ROUNDING = 1e-9
 """Share by which sums in two orders may differ: a limit is passed by more than that."""
 
@@ -52,11 +53,12 @@ class Part:
     """Tasks that come and go together.
 
     Attributes:
-        resources: of each task, a number from 0; -1 is a task that waits for none. Shape (tasks,).
-        seconds: that each takes; shape (tasks,).
-        needs: which tasks come before which, by the parts of both: ``(earlier, later, pairs)``,
-            where pairs are places of tasks in these parts, shape (pairs, 2). Any parts may be
-            named, this one too.
+        resources: the number, from 0, of the resource that each task takes; -1 for a task that
+            takes none. Shape (tasks,).
+        seconds: how long each task takes; shape (tasks,).
+        needs: which tasks come before which: ``(earlier, later, pairs)`` has the names of two
+            parts, and pairs of places, one of a task in either part; shape (pairs, 2). Any parts
+            may be named, this one too.
 
     Raises:
         BadValue: shapes do not fit, a resource is below -1, or seconds are negative or no numbers.
@@ -98,31 +100,35 @@ def _first_change(
     end: np.ndarray,
     earlier: np.ndarray,
     later: np.ndarray,
-    removed: float,
+    removed_s: float,
 ) -> float:
-    """The first moment that can differ from the old timeline.
+    """The first moment at which the new timeline can differ from the old one.
 
-    1. A changed task that was there before may differ from when it was ready.
-    2. One that needs no other changed task is ready when the last that it needs has ended. Of the
-       changed tasks, the one that is ready first is such a task.
+    It is the earliest of three:
+
+    1. The moment at which the first removed task was ready.
+    2. The moments at which changed tasks were ready in the old timeline.
+    3. The moments at which they are ready in the new one. These are known for tasks that need no
+       other changed task: when the last that they need ends. That is enough, since the changed
+       task that is ready first is one of them.
 
     Args:
         changed: whether a task is new, or needs others than before.
-        ready: infinite for new tasks.
-        removed: when the first of the tasks that went was ready.
+        ready: in the old timeline; infinite for new tasks.
+        removed_s: when the first of the removed tasks was ready; infinite where none was removed.
     """
-    first = removed
-    least = np.zeros(len(changed))
-    for pair in range(len(earlier)):
-        if earlier[pair] >= 0 and changed[later[pair]]:
-            if changed[earlier[pair]]:
-                least[later[pair]] = np.inf
+    newly_ready = np.zeros(len(changed))
+    for need in range(len(earlier)):
+        if earlier[need] >= 0 and changed[later[need]]:
+            if changed[earlier[need]]:
+                newly_ready[later[need]] = np.inf
             else:
-                least[later[pair]] = max(least[later[pair]], end[earlier[pair]])
+                newly_ready[later[need]] = max(newly_ready[later[need]], end[earlier[need]])
+    since = removed_s  # 1
     for task in range(len(changed)):
         if changed[task]:
-            first = min(first, ready[task], least[task])
-    return first
+            since = min(since, ready[task], newly_ready[task])  # 2 and 3
+    return since
 
 
 @njit(cache=True)
@@ -136,8 +142,8 @@ def _keep(
     """Keep the times of what was ready before ``since``, and forget those of the rest.
 
     Returns:
-        Which tasks are kept; when each resource is free of them; and the seconds that the others
-        take there.
+        Which tasks are kept; when each resource is free of those; and for how many seconds the
+        other tasks take it.
     """
     num_resources = 0
     for task in range(len(resource)):
@@ -174,26 +180,26 @@ def _run(
 ) -> tuple[bool, int]:
     """Simulate all tasks that were not ready before ``since``; writes ``ready`` and ``end``.
 
-    1. What was ready earlier keeps its times, and its resources are taken until then.
-    2. Of the others, count what each waits for, and list what waits for each.
-    3. The task that is ready first runs next: from then, or from when its resource is free.
-    4. It makes those ready that waited for it alone.
-    5. Stop where a resource cannot end before the limit with what is left to do there.
+    1. What was ready earlier keeps its times, and takes its resources until it ends.
+    2. Count what each other task waits for, and list which tasks wait for it.
+    3. Run the task that is ready first, from then on, or once its resource is free.
+    4. Those that waited for nothing else are now ready.
+    5. Stop where what is left to do on a resource would end after the limit even without a gap.
 
     Args:
-        resource: -1 for none, -2 where there is no task.
-        rank: which of two tasks goes first that are ready at once.
-        earlier, later: tasks of each need; -1 where there is none.
+        resource: of each task; -1 for none, -2 where there is no task.
+        rank: of two tasks that are ready at once, the one with the lower rank goes first.
+        earlier, later: the two tasks of each need; -1 where there is no need.
 
     Returns:
-        Whether all ended before the limit, and how many tasks were simulated.
+        Whether all ended by the limit, and how many tasks were simulated.
     """
     kept, free, left = _keep(resource, seconds, ready, end, since)  # 1
     if len(free) and (free + left).max() > limit:  # 5
         return False, 0
     waits_for = np.zeros(len(resource), dtype=np.int64)  # 2
-    first = np.full(len(resource), -1)
-    following = np.full(len(earlier), -1)
+    first_waiting = np.full(len(resource), -1)  # a need of each task's list, and the next one
+    next_waiting = np.full(len(earlier), -1)
     for need in range(len(earlier)):
         if earlier[need] < 0 or kept[later[need]]:
             continue
@@ -201,9 +207,9 @@ def _run(
             ready[later[need]] = max(ready[later[need]], end[earlier[need]])
         else:
             waits_for[later[need]] += 1
-            following[need] = first[earlier[need]]
-            first[earlier[need]] = need
-    queue = [(0.0, np.int64(0), np.int64(0))]
+            next_waiting[need] = first_waiting[earlier[need]]
+            first_waiting[earlier[need]] = need
+    queue = [(0.0, np.int64(0), np.int64(0))]  # numba takes the list's type from its first entry
     queue.pop()
     for task in range(len(resource)):
         if resource[task] != _ABSENT and not kept[task] and waits_for[task] == 0:
@@ -220,39 +226,41 @@ def _run(
             start = max(start, free[where])
             left[where] -= seconds[task]
         end[task] = start + seconds[task]
-        still_s = 0.0
+        left_there = 0.0
         if where >= 0:
             free[where] = end[task]
-            still_s = left[where]
-        if end[task] + still_s > limit:  # 5
+            left_there = left[where]
+        if end[task] + left_there > limit:  # 5
             return False, simulated
-        need = int(first[task])  # 4
+        need = int(first_waiting[task])  # 4
         while need >= 0:
-            reader = later[need]
-            ready[reader] = max(ready[reader], end[task])
-            waits_for[reader] -= 1
-            if waits_for[reader] == 0:
-                heapq.heappush(queue, (ready[reader], rank[reader], np.int64(reader)))
-            need = int(following[need])
+            waiting = later[need]
+            ready[waiting] = max(ready[waiting], end[task])
+            waits_for[waiting] -= 1
+            if waits_for[waiting] == 0:
+                heapq.heappush(queue, (ready[waiting], rank[waiting], np.int64(waiting)))
+            need = int(next_waiting[need])
     return True, simulated
 
 
 @dataclass(kw_only=True, eq=False)
 class _Tasks:
-    """Tasks and needs in places; a place that is empty is used again.
+    """Tasks and needs as rows of arrays; rows of what was removed are used again.
 
     Attributes:
-        places: of each part's tasks.
-        links: of the needs that each part names.
-        order: of the parts, which decides between tasks that are ready at once.
-        spare_places: without a task.
-        spare_links: without a need.
+        order: number of each part, which decides between tasks that are ready at once.
+        task_rows: of each part's tasks.
+        need_rows: of the needs that each part names.
+        resource, seconds, rank, ready, end: one row a task.
+        earlier, later: the rows of the two tasks of a need; one row a need.
+        spare_task_rows: rows without a task.
+        spare_need_rows: rows without a need.
     """
 
     order: Mapping[str, int]
     parts: dict[str, Part]
-    places: dict[str, np.ndarray]
-    links: dict[str, np.ndarray]
+    task_rows: dict[str, np.ndarray]
+    need_rows: dict[str, np.ndarray]
     resource: np.ndarray
     seconds: np.ndarray
     rank: np.ndarray
@@ -260,39 +268,39 @@ class _Tasks:
     end: np.ndarray
     earlier: np.ndarray
     later: np.ndarray
-    spare_places: np.ndarray
-    spare_links: np.ndarray
+    spare_task_rows: np.ndarray
+    spare_need_rows: np.ndarray
 
     @classmethod
     def of(cls, parts: Mapping[str, Part]) -> _Tasks:
         """All tasks of a plan, not yet simulated."""
         num_tasks = sum(len(part.seconds) for part in parts.values())
-        num_links = sum(len(pairs) for part in parts.values() for _, _, pairs in part.needs)
+        num_needs = sum(len(pairs) for part in parts.values() for _, _, pairs in part.needs)
         tasks = cls(
             order={name: number for number, name in enumerate(parts)},
             parts=dict(parts),
-            places={},
-            links={},
+            task_rows={},
+            need_rows={},
             resource=np.full(num_tasks, _ABSENT),
             seconds=np.zeros(num_tasks),
             rank=np.zeros(num_tasks, dtype=np.int64),
             ready=np.full(num_tasks, math.inf),
             end=np.zeros(num_tasks),
-            earlier=np.full(num_links, -1),
-            later=np.full(num_links, -1),
-            spare_places=np.arange(num_tasks),
-            spare_links=np.arange(num_links),
+            earlier=np.full(num_needs, -1),
+            later=np.full(num_needs, -1),
+            spare_task_rows=np.arange(num_tasks),
+            spare_need_rows=np.arange(num_needs),
         )
         tasks.put_in(parts)
         return tasks
 
     def copy(self) -> _Tasks:
-        """The same, to be changed by itself."""
+        """A copy, which can be changed while this one stays."""
         return _Tasks(
             order=self.order,
             parts=dict(self.parts),
-            places=dict(self.places),
-            links=dict(self.links),
+            task_rows=dict(self.task_rows),
+            need_rows=dict(self.need_rows),
             resource=self.resource.copy(),
             seconds=self.seconds.copy(),
             rank=self.rank.copy(),
@@ -300,75 +308,79 @@ class _Tasks:
             end=self.end.copy(),
             earlier=self.earlier.copy(),
             later=self.later.copy(),
-            spare_places=self.spare_places,
-            spare_links=self.spare_links,
+            spare_task_rows=self.spare_task_rows,
+            spare_need_rows=self.spare_need_rows,
         )
 
     def take_out(self, names: Sequence[str]) -> tuple[float, np.ndarray]:
-        """Remove parts: when the first of their tasks was ready, and the tasks that needed any."""
-        places = np.concatenate([self.places[name] for name in names])
-        links = np.concatenate([self.links[name] for name in names])
-        first = float(self.ready[places].min(initial=math.inf))
-        touched = self.later[links]
-        self.resource[places] = _ABSENT
-        self.ready[places] = math.inf
-        self.earlier[links] = -1
-        self.later[links] = -1
-        self.spare_places = np.concatenate([self.spare_places, places])
-        self.spare_links = np.concatenate([self.spare_links, links])
+        """Remove parts and the needs that they name.
+
+        Returns:
+            When the first of their tasks was ready; and the rows of the tasks that lose a need.
+        """
+        rows = np.concatenate([self.task_rows[name] for name in names])
+        needs = np.concatenate([self.need_rows[name] for name in names])
+        first = float(self.ready[rows].min(initial=math.inf))
+        touched = self.later[needs]
+        self.resource[rows] = _ABSENT
+        self.ready[rows] = math.inf
+        self.earlier[needs] = -1
+        self.later[needs] = -1
+        self.spare_task_rows = np.concatenate([self.spare_task_rows, rows])
+        self.spare_need_rows = np.concatenate([self.spare_need_rows, needs])
         return first, touched
 
     def put_in(self, parts: Mapping[str, Part]) -> np.ndarray:
-        """Add parts; returns the tasks that need others than before, theirs among them."""
-        num_links = 0
+        """Add parts; returns the rows of their tasks, and of those whose needs they name."""
+        num_needs = 0
         for name, part in parts.items():
             count = len(part.seconds)
-            self._grow_places(count)
-            places = self.spare_places[:count]
-            self.spare_places = self.spare_places[count:]
-            self.places[name] = places
+            self._grow_tasks(count)
+            rows = self.spare_task_rows[:count]
+            self.spare_task_rows = self.spare_task_rows[count:]
+            self.task_rows[name] = rows
             self.parts[name] = part
-            self.resource[places] = part.resources
-            self.seconds[places] = part.seconds
-            self.rank[places] = self.order[name] * _MOST_TASKS + np.arange(count)
-            num_links += sum(len(pairs) for _, _, pairs in part.needs)
-        self._grow_links(num_links)
-        changed = [np.zeros(0, dtype=np.int64), *(self.places[name] for name in parts)]
+            self.resource[rows] = part.resources
+            self.seconds[rows] = part.seconds
+            self.rank[rows] = self.order[name] * _MOST_TASKS + np.arange(count)
+            num_needs += sum(len(pairs) for _, _, pairs in part.needs)
+        self._grow_needs(num_needs)
+        changed = [np.zeros(0, dtype=np.int64), *(self.task_rows[name] for name in parts)]
         for name, part in parts.items():
-            ends = [self._ends(name, *need) for need in part.needs if len(need[2])]
+            ends = [self._rows_of_needs(name, *need) for need in part.needs if len(need[2])]
             count = sum(len(later) for _, later in ends)
-            links = self.spare_links[:count]
-            self.spare_links = self.spare_links[count:]
-            self.links[name] = links
+            needs = self.spare_need_rows[:count]
+            self.spare_need_rows = self.spare_need_rows[count:]
+            self.need_rows[name] = needs
             if ends:
                 later = np.concatenate([each for _, each in ends])
-                self.earlier[links] = np.concatenate([each for each, _ in ends])
-                self.later[links] = later
+                self.earlier[needs] = np.concatenate([each for each, _ in ends])
+                self.later[needs] = later
                 changed.append(later)
         return np.concatenate(changed)
 
-    def _ends(
+    def _rows_of_needs(
         self, name: str, earlier: str, later: str, pairs: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Places of the tasks of one part's needs."""
+        """Rows of the earlier and of the later tasks of needs that a part names."""
         ends = []
         for side, other in enumerate((earlier, later)):
-            if other not in self.places:
+            if other not in self.task_rows:
                 hint = did_you_mean(other, self.order) or f"there are {len(self.order)} parts"
                 raise BadValue(f"planner.Part {name!r} names an unknown part {other!r}; {hint}")
-            places = self.places[other]
+            rows = self.task_rows[other]
             column = np.asarray(pairs)[:, side]
-            if column.min() < 0 or column.max() >= len(places):
+            if column.min() < 0 or column.max() >= len(rows):
                 raise BadValue(
                     f"planner.Part {name!r} names a task of {other!r} that is not there; it has "
-                    f"{len(places)}"
+                    f"{len(rows)}"
                 )
-            ends.append(places[column])
+            ends.append(rows[column])
         return ends[0], ends[1]
 
-    def _grow_places(self, count: int) -> None:
-        """Make room for so many tasks."""
-        more = max(count - len(self.spare_places), 0)
+    def _grow_tasks(self, count: int) -> None:
+        """Have spare rows for so many tasks."""
+        more = max(count - len(self.spare_task_rows), 0)
         if more:
             more = max(more, len(self.resource) // 8)
             begin = len(self.resource)
@@ -377,23 +389,23 @@ class _Tasks:
             self.rank = np.concatenate([self.rank, np.zeros(more, dtype=np.int64)])
             self.seconds = np.concatenate([self.seconds, np.zeros(more)])
             self.end = np.concatenate([self.end, np.zeros(more)])
-            self.spare_places = np.concatenate([self.spare_places, begin + np.arange(more)])
+            self.spare_task_rows = np.concatenate([self.spare_task_rows, begin + np.arange(more)])
 
-    def _grow_links(self, count: int) -> None:
-        """Make room for so many needs."""
-        more = max(count - len(self.spare_links), 0)
+    def _grow_needs(self, count: int) -> None:
+        """Have spare rows for so many needs."""
+        more = max(count - len(self.spare_need_rows), 0)
         if more:
             more = max(more, len(self.earlier) // 8)
             begin = len(self.earlier)
             self.earlier = np.concatenate([self.earlier, np.full(more, -1)])
             self.later = np.concatenate([self.later, np.full(more, -1)])
-            self.spare_links = np.concatenate([self.spare_links, begin + np.arange(more)])
+            self.spare_need_rows = np.concatenate([self.spare_need_rows, begin + np.arange(more)])
 
     def check_needs(self) -> None:
-        """Refuse needs that name tasks which went."""
-        kept = self.earlier >= 0
+        """Refuse needs whose tasks were removed."""
+        there = self.earlier >= 0
         gone = (self.resource[self.earlier] == _ABSENT) | (self.resource[self.later] == _ABSENT)
-        if (kept & gone).any():
+        if (there & gone).any():
             raise UsageError(
                 "planner.Timeline.changed: a part that stays names tasks of one that changes; "
                 "change both"
@@ -426,10 +438,10 @@ class Timeline:
         return self._tasks.parts
 
     def changed(self, parts: Mapping[str, Part], *, limit_s: float = math.inf) -> Timeline:
-        """The timeline with other parts, simulated from where it can differ.
+        """The timeline with some parts replaced, simulated from where it can differ.
 
         Args:
-            parts: in place of those with their names; this timeline stays as it is.
+            parts: each takes the place of the part with its name; this timeline stays as it is.
             limit_s: where the plan cannot end by then, ``end_s`` is infinite, and the simulation
                 stops as soon as that is known.
 
@@ -467,28 +479,28 @@ class Timeline:
         Raises:
             BadValue: there is no such part.
         """
-        if part not in self._tasks.places:
+        if part not in self._tasks.task_rows:
             hint = did_you_mean(part, self._tasks.order) or f"there are {len(self.parts)} parts"
             raise BadValue(f"planner.Timeline: there is no part {part!r}; {hint}")
-        places = self._tasks.places[part]
-        return np.stack([self._tasks.ready[places], self._tasks.end[places]], axis=1)
+        rows = self._tasks.task_rows[part]
+        return np.stack([self._tasks.ready[rows], self._tasks.end[rows]], axis=1)
 
     def frame(self) -> pd.DataFrame:
         """One row a task: part, place in it, resource, when it is ready, starts and ends."""
         import pandas as pd
 
         tasks = self._tasks
-        names = [name for name in tasks.order for _ in tasks.places[name]]
-        numbers = [number for name in tasks.order for number in range(len(tasks.places[name]))]
-        places = np.concatenate([np.zeros(0, dtype=int), *(tasks.places[n] for n in tasks.order)])
+        names = [name for name in tasks.order for _ in tasks.task_rows[name]]
+        numbers = [number for name in tasks.order for number in range(len(tasks.task_rows[name]))]
+        rows = np.concatenate([np.zeros(0, dtype=int), *(tasks.task_rows[n] for n in tasks.order)])
         return pd.DataFrame(
             {
                 "part": names,
                 "task": numbers,
-                "resource": tasks.resource[places],
-                "ready_s": tasks.ready[places],
-                "start_s": tasks.end[places] - tasks.seconds[places],
-                "end_s": tasks.end[places],
+                "resource": tasks.resource[rows],
+                "ready_s": tasks.ready[rows],
+                "start_s": tasks.end[rows] - tasks.seconds[rows],
+                "end_s": tasks.end[rows],
             }
         )
 
@@ -501,7 +513,7 @@ class Timeline:
 
     @property
     def bound_s(self) -> float:
-        """No order of the tasks ends earlier: the busiest resource works so long."""
+        """Seconds that the busiest resource works: no order of the tasks ends earlier."""
         return float(self.busy_s.max(initial=0.0))
 
     def why(self) -> str:
@@ -551,17 +563,18 @@ def simulate(parts: Mapping[str, Part]) -> Timeline:
         BadValue: a part names a part or a task that is not there.
         UsageError: tasks wait for each other.
 
-    Two layers on two devices, and what the second reads of the first, on a link between them:
+    Two layers on two devices, and a link for what the second reads of the first; then a faster
+    second layer. The link is replaced with it, since its needs name tasks of ``second``:
 
     >>> first = Part(resources=np.array([0]), seconds=np.array([2.0]))
     >>> second = Part(resources=np.array([1]), seconds=np.array([3.0]))
-    >>> order = [("first", "link", np.array([[0, 0]])), ("link", "second", np.array([[0, 0]]))]
-    >>> link = Part(resources=np.array([2]), seconds=np.array([0.5]), needs=order)
+    >>> needs = [("first", "link", np.array([[0, 0]])), ("link", "second", np.array([[0, 0]]))]
+    >>> link = Part(resources=np.array([2]), seconds=np.array([0.5]), needs=needs)
     >>> timeline = simulate({"first": first, "second": second, "link": link})
     >>> timeline.end_s
     5.5
     >>> faster = Part(resources=np.array([1]), seconds=np.array([1.0]))
-    >>> timeline.changed({"second": faster, "link": link}).end_s  # the link's needs name it
+    >>> timeline.changed({"second": faster, "link": link}).end_s
     3.5
     """
     tasks = _Tasks.of(parts)

@@ -107,7 +107,7 @@ def test_delta_beside_full(benchmark: Any, num_operators: int, num_devices: int)
     for _ in range(20):
         planner.simulate(start.timeline.parts)
     built_s = (time.process_time() - begun) / 20
-    benchmark.pedantic(moves.price, (start, planner.moves.Other("o1", "w1"), 1e9), rounds=5)
+    benchmark.pedantic(moves.price, (start, planner.moves.OtherChoice("o1", "w1"), 1e9), rounds=5)
     benchmark.extra_info |= {
         "tasks": start.timeline.num_tasks,
         "full_ms": round(1000 * cpu_s["full"] / num_plans, 3),

@@ -48,7 +48,7 @@ def test_a_step_is_no_longer_than_the_sum_and_no_shorter_than_even_compute() -> 
 
 def test_bytes_on_links_are_those_of_the_layouts() -> None:
     split = chain(planner.Fabric.flat(4, bandwidth_bytes_per_s=1.0))
-    plan = dict(split.given(Way.KRIZHEVSKY))
+    plan = dict(split.fixed_plan(Way.KRIZHEVSKY))
     moved = split.layouts.moved_bytes("one", "two", plan)
     part = split.edge("one", "two", plan)
     # Out of and into each GPU, forward and back: each byte takes four tasks' seconds.
@@ -58,7 +58,7 @@ def test_bytes_on_links_are_those_of_the_layouts() -> None:
 def test_machines_share_one_link() -> None:
     rates = {"inside_bytes_per_s": 1e9, "between_bytes_per_s": 1.0}
     split = chain(planner.Fabric.machines(2, 2, **rates))
-    plan = dict(split.given(Way.KRIZHEVSKY))
+    plan = dict(split.fixed_plan(Way.KRIZHEVSKY))
     part = split.edge("one", "two", plan)
     names = split.resource_names()
     moved = split.layouts.moved_bytes("one", "two", plan)
@@ -71,8 +71,8 @@ def test_machines_share_one_link() -> None:
 
 def test_plain_tasks_say_what_the_engine_simulates() -> None:
     split = PAIR.split("alexnet")
-    plan = split.given(Way.KRIZHEVSKY)
-    tasks = split.plain(plan)
+    plan = split.fixed_plan(Way.KRIZHEVSKY)
+    tasks = split.plain_tasks(plan)
     timeline = split.timeline(plan)
     ends = {(row.part, row.task): row.end_s for row in timeline.frame().itertuples()}
     assert tasks.keys() == ends.keys()
@@ -83,11 +83,11 @@ def test_plain_tasks_say_what_the_engine_simulates() -> None:
 
 def test_searches_are_no_worse_than_where_they_begin() -> None:
     split = PAIR.split("alexnet")
-    starts = [split.timeline(split.given(way)).end_s for way in flexflow.RIVALS]
+    starts = [split.timeline(split.fixed_plan(way)).end_s for way in flexflow.RIVALS]
     budget = Budget(num_plans=40)
     for way in (Way.WALK, Way.DESCENT):
         assert budget.step_s(split, way) <= min(starts)
-    assert split.given(Way.OPTCNN) == planner.choose(split.layouts.problem).plan
+    assert split.fixed_plan(Way.OPTCNN) == planner.choose(split.layouts.problem).plan
 
 
 def test_all_plans_of_lenet_are_tried() -> None:
@@ -98,8 +98,8 @@ def test_all_plans_of_lenet_are_tried() -> None:
     assert best_s == pytest.approx(found.cost, rel=0.05)
 
 
-def test_visited_tasks_are_between_those_that_differ_and_all() -> None:
-    counts = flexflow.visited(PAIR.split("alexnet"), Budget(num_plans=10))
+def test_counted_tasks_are_between_those_that_differ_and_all() -> None:
+    counts = flexflow.count_tasks(PAIR.split("alexnet"), Budget(num_plans=10))
     assert counts["differ"] <= counts["from"] <= counts["all"]
     assert counts["limit"] <= counts["from"]
     assert counts["equal"] == 1
@@ -119,7 +119,7 @@ def test_slower_links_make_longer_steps() -> None:
 
 def test_a_difference_is_a_new_part_or_another_time() -> None:
     split = PAIR.split("alexnet")
-    plan = dict(split.given(Way.DATA))
+    plan = dict(split.fixed_plan(Way.DATA))
     before = split.timeline(plan)
     assert flexflow.differing(before, before) == 0
     other = {**plan, "fc8": "one device"}

@@ -14,13 +14,13 @@ from labkit.papers.flexflow.tasks import NETWORKS, RIVALS, Cluster, Simulated, W
 from labkit.papers.flexflow.trials import (
     Budget,
     best_of_all,
+    count_tasks,
     differing,
     gains,
     lenet,
     measures,
     over_optcnn,
     slower,
-    visited,
     walks_of_sums,
 )
 
@@ -32,6 +32,7 @@ __all__ = [
     "Simulated",
     "Way",
     "best_of_all",
+    "count_tasks",
     "differing",
     "figure_change",
     "figure_gain",
@@ -42,6 +43,5 @@ __all__ = [
     "measures",
     "over_optcnn",
     "slower",
-    "visited",
     "walks_of_sums",
 ]

@@ -240,7 +240,7 @@ class Simulated:
                 parts[f"{source} → {reader}"] = self.edge(source, reader, plan)
         return parts
 
-    def plain(self, plan: Mapping[str, str]) -> dict[Task, tuple[str, float, list[Task]]]:
+    def plain_tasks(self, plan: Mapping[str, str]) -> dict[Task, tuple[str, float, list[Task]]]:
         """A plan's tasks by part and place: resource, milliseconds, and the tasks that it needs."""
         names = self.resource_names()
         parts = self.parts(plan, plan)
@@ -268,8 +268,8 @@ class Simulated:
     def _eliminated(self) -> Mapping[str, str]:
         return planner.choose(self.layouts.problem).plan
 
-    def given(self, way: Way) -> Mapping[str, str]:
-        """A plan that needs no simulation: Krizhevsky's, data parallelism, or OptCNN's."""
+    def fixed_plan(self, way: Way) -> Mapping[str, str]:
+        """A plan that is known without a search: Krizhevsky's, data parallelism, or OptCNN's."""
         if way is Way.OPTCNN:
             return self._eliminated
         gpus = self.layouts.fabric.num_devices
@@ -293,15 +293,15 @@ class Simulated:
             moves = self.moves()
             found = []
             for start in (Way.DATA, Way.KRIZHEVSKY):
-                begin = moves.start(self.given(start))
+                begin = moves.start(self.fixed_plan(start))
                 if way is Way.DESCENT:
                     found.append(planner.descend(moves, begin, num_plans=num_plans // 2))
                     continue
                 rng = np.random.default_rng(seed)
-                degrees = temperature * moves.start(self.given(Way.DATA)).cost
+                temperature_s = temperature * moves.start(self.fixed_plan(Way.DATA)).cost
                 found.append(
                     planner.walk(
-                        moves, begin, num_plans=num_plans // 2, temperature=degrees, rng=rng
+                        moves, begin, num_plans=num_plans // 2, temperature=temperature_s, rng=rng
                     )
                 )
             self._found[key] = min(found, key=lambda search: search.cost)
@@ -312,7 +312,7 @@ class Simulated:
         if way in (Way.WALK, Way.DESCENT):
             found = self.search(way, num_plans=num_plans, temperature=temperature, seed=seed)
             return found.plan.choices
-        return self.given(way)
+        return self.fixed_plan(way)
 
     def sent_bytes(self, plan: Mapping[str, str]) -> float:
         """Bytes that all GPUs send in a step."""

@@ -53,23 +53,23 @@ def differing(before: Timeline, after: Timeline) -> int:
     return count
 
 
-def visited(split: Simulated, budget: Budget) -> dict[str, float]:
-    """Tasks a proposal along a walk from data parallelism, means.
+def count_tasks(split: Simulated, budget: Budget) -> dict[str, float]:
+    """Count each proposal's tasks along a walk from data parallelism; means.
 
     Returns:
-        ``all``: of the plan. ``differ``: those whose times differ, which no delta simulation can
-        leave out. ``from``: simulated when it goes on from the first change. ``limit``: the same,
-        but for what a walk that stops early leaves out. ``equal``: share of the proposals whose
-        times are those of full simulation.
+        ``all``: tasks of the plan. ``differ``: those whose times differ, which no delta simulation
+        can leave out. ``from``: those that are simulated from the first change on. ``limit``: those
+        of them that are left where a refused plan is dropped early. ``equal``: the share of the
+        proposals on which all times are those of full simulation.
     """
     moves = split.moves()
-    plan = moves.start(split.given(Way.DATA))
-    degrees = budget.temperature * plan.cost
+    plan = moves.start(split.fixed_plan(Way.DATA))
+    temperature_s = budget.temperature * plan.cost
     rng = np.random.default_rng(budget.seed)
     rows = []
     for _ in range(budget.num_plans):
         change = moves.propose(plan, rng)
-        limit_s = plan.cost - degrees * math.log(1.0 - rng.random())
+        limit_s = plan.cost - temperature_s * math.log(1.0 - rng.random())
         cost, changed = moves.price(plan, change, math.inf)
         _, stopped = moves.price(plan, change, limit_s)
         full = split.timeline(changed.choices)
@@ -98,7 +98,7 @@ def _moved(one: Timeline, other: Timeline) -> bool:
 def walks_of_sums(split: Simulated, budget: Budget, seeds: Iterable[int]) -> list[Search[Chosen]]:
     """Walks on the sum of times, from data parallelism, one a seed."""
     moves = planner.ChoiceMoves(split.layouts.problem)
-    start = moves.start(split.given(Way.DATA))
+    start = moves.start(split.fixed_plan(Way.DATA))
     return [
         planner.walk(
             moves,
@@ -165,7 +165,7 @@ def measures(
         split = cluster.split(name)
         step_s = budget.step_s(split, way)
         gains.append(min(budget.step_s(split, rival) for rival in RIVALS) / step_s)
-        sent = split.sent_bytes(split.given(Way.DATA))
+        sent = split.sent_bytes(split.fixed_plan(Way.DATA))
         savings.append(sent / split.sent_bytes(budget.plan(split, way)))
     return {"speedup": max(gains), "traffic": max(savings)}
 
