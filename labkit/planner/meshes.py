@@ -1,17 +1,17 @@
 """Stages on meshes: layers cut into stages, and devices into meshes that the stages stand on.
 
-A stage of layers k to j - 1 takes ``seconds[m, k, j]`` a microbatch on mesh m, which uses so many
-devices of each kind. All devices are used. An iteration of B microbatches takes
+A stage of layers k to j - 1 takes ``seconds[m, k, j]`` for a microbatch on mesh m, and occupies the
+devices of that mesh. The stages of a plan occupy all devices. An iteration of B microbatches takes
 
     cost = Σ over stages of seconds  +  (B - 1) · the slowest stage's seconds
 
-and where a limit of memory is given, the s-th stage from the end keeps min(s, B) microbatches:
+and the s-th stage from the end has min(s, B) microbatches in flight, which must fit into memory:
 
-    stage_bytes[m, k, j] + min(s, B) · microbatch_bytes[m, k, j] ≤ limit
+    stage_bytes[m, k, j] + min(s, B) · microbatch_bytes[m, k, j] ≤ memory_bytes
 
-With the slowest stage at most some value, the rest is a shortest path over (stages, layers,
-devices), from the last stage to the first. Intervals of that value are split, best bound first, as
-for pipelines that flush (:mod:`labkit.planner.latency`).
+If no stage may be slower than a given limit, the sum is least along a shortest path over (stages,
+layers, devices), from the last stage to the first. The search splits intervals of that limit, the
+one with the least bound first, as for pipelines that flush (:mod:`labkit.planner.latency`).
 
 Source: Zheng et al. 2022 (Alpa), §5.2, Eqs. 2 to 4; meshes of several kinds of devices: Jia et al.
 2022 (Whale).
@@ -36,26 +36,28 @@ from labkit.quantities import format_bytes, seconds
 if TYPE_CHECKING:
     import pandas as pd
 
-_LARGEST = 2 * 10**7
-"""Numbers in a table of shortest paths at most."""
+_MAX_PATHS = 2 * 10**7
+"""The most sums that one step of the shortest path may compare, to keep within memory."""
 
 
 @description(eq=False)
 class StageTable:
-    """What every stage takes on every mesh; n layers, M meshes.
+    """Seconds and bytes of every stage on every mesh, for n layers and M meshes.
+
+    Tables of stages are read as ``[m, k, j]``: on mesh m, layers k to j - 1; their shape is
+    (M, n + 1, n + 1), and only k < j is read.
 
     Attributes:
         meshes: names of the meshes.
-        devices: that a mesh uses, of each kind; shape (M, kinds), or (M,) where there is one kind.
-        seconds: of a microbatch, forward and backward, of layers k to j - 1, as ``[m, k, j]``;
-            shape (M, n + 1, n + 1); infinite where a stage cannot stand on a mesh.
-        stage_bytes: on a device of the mesh, whatever is in flight; zeros where left out.
-        microbatch_bytes: on a device of the mesh, for each microbatch in flight; zeros where left
-            out.
+        devices: how many devices of each kind a mesh has; shape (M, kinds), or (M,) for one kind.
+        seconds: of a stage for one microbatch, forward and backward; infinite where a stage
+            cannot stand on a mesh.
+        stage_bytes: on each device, however many microbatches are in flight; zeros by default.
+        microbatch_bytes: on each device, for each microbatch in flight; zeros by default.
 
     Raises:
         BadValue: a shape does not fit, a number is NaN or negative, bytes are infinite, or a mesh
-            uses no device.
+            has no device.
     """
 
     meshes: Annotated[tuple[str, ...], MinLen(1)]
@@ -65,17 +67,19 @@ class StageTable:
     microbatch_bytes: np.ndarray | None = None
 
     def __post_init__(self) -> None:
-        uses = np.asarray(self.devices)
-        if uses.ndim not in (1, 2) or len(uses) != len(self.meshes):
+        by_kind = np.asarray(self.devices)
+        if by_kind.ndim not in (1, 2) or len(by_kind) != len(self.meshes):
             raise BadValue(
                 f"planner.StageTable: devices must have a row for each of the {len(self.meshes)} "
-                f"meshes, got the shape {uses.shape}"
+                f"meshes, got the shape {by_kind.shape}"
             )
-        whole = np.issubdtype(uses.dtype, np.integer) and (uses >= 0).all()
-        if not whole or not uses.reshape(len(uses), -1).any(axis=1).all():
-            raise BadValue("planner.StageTable: devices must be whole, and each mesh uses some")
+        whole = np.issubdtype(by_kind.dtype, np.integer) and (by_kind >= 0).all()
+        if not whole or not by_kind.reshape(len(by_kind), -1).any(axis=1).all():
+            raise BadValue(
+                "planner.StageTable: devices must be whole numbers, and each mesh has some"
+            )
         shape = np.shape(self.seconds)
-        if len(shape) != 3 or shape[0] != len(uses) or shape[1] != shape[2] or shape[1] < 2:
+        if len(shape) != 3 or shape[0] != len(by_kind) or shape[1] != shape[2] or shape[1] < 2:
             raise BadValue(
                 "planner.StageTable: seconds must have the shape (meshes, layers + 1, layers + 1), "
                 f"got {shape}"
@@ -92,7 +96,9 @@ class StageTable:
             if np.isnan(numbers).any() or (numbers < 0).any():
                 raise BadValue(f"planner.StageTable: {name} holds NaN or a negative number")
             if name != "seconds" and np.isinf(numbers).any():
-                raise BadValue(f"planner.StageTable: {name} must be finite; seconds may forbid")
+                raise BadValue(
+                    f"planner.StageTable: {name} must be finite; infinite seconds forbid a stage"
+                )
 
     @property
     def num_layers(self) -> int:
@@ -100,30 +106,38 @@ class StageTable:
         return int(np.shape(self.seconds)[1]) - 1
 
     @cached_property
-    def uses(self) -> np.ndarray:
-        """Devices of each mesh by kind; shape (M, kinds)."""
+    def devices_by_kind(self) -> np.ndarray:
+        """``devices`` with an axis for kinds even where there is one; shape (M, kinds)."""
         return np.asarray(self.devices).reshape(len(self.meshes), -1)
 
-    def _bytes(self, values: np.ndarray | None) -> np.ndarray:
+    def _or_zeros(self, values: np.ndarray | None) -> np.ndarray:
         return np.zeros(np.shape(self.seconds)) if values is None else np.asarray(values, float)
 
     @cached_property
-    def fixed_bytes(self) -> np.ndarray:
-        """Bytes of a stage, whatever is in flight; ``[m, k, j]``."""
-        return self._bytes(self.stage_bytes)
+    def bytes_per_stage(self) -> np.ndarray:
+        """``stage_bytes``, or zeros where it was left out."""
+        return self._or_zeros(self.stage_bytes)
 
     @cached_property
-    def flying_bytes(self) -> np.ndarray:
-        """Bytes for each microbatch in flight; ``[m, k, j]``."""
-        return self._bytes(self.microbatch_bytes)
+    def bytes_per_microbatch(self) -> np.ndarray:
+        """``microbatch_bytes``, or zeros where it was left out."""
+        return self._or_zeros(self.microbatch_bytes)
+
+
+def _needed_bytes(table: StageTable, in_flight: int) -> np.ndarray:
+    """Bytes on each device of every stage, with so many microbatches in flight."""
+    return table.bytes_per_stage + in_flight * table.bytes_per_microbatch
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Paths(Flush):
-    """Shortest paths over stages, layers and devices; a stage's ``replicas`` is its mesh, from 1.
+    """Shortest paths over stages, layers and devices, for the search in :mod:`.latency`.
+
+    That search describes a stage by first layer, end and ``replicas``, which count from 1. Here
+    ``replicas`` holds the number of the stage's mesh plus 1: the mesh is all that a stage chooses.
 
     Attributes:
-        num_devices: of each kind; all are used.
+        num_devices: of each kind; the stages of a plan occupy all of them.
         memory_bytes: of a device; None for no limit.
     """
 
@@ -139,14 +153,14 @@ class _Paths(Flush):
         num_microbatches: int,
         memory_bytes: float | None,
     ) -> _Paths:
-        """The paths of a table, whose stages exchange nothing at the end."""
-        size = table.num_layers + 1
-        possible = np.arange(size)[:, None] < np.arange(size)[None, :]
-        work = np.where(possible, np.asarray(table.seconds, dtype=float), np.inf)
+        """The paths over the stages of a table."""
+        boundaries = np.arange(table.num_layers + 1)
+        has_layers = boundaries[:, None] < boundaries[None, :]
+        stage_s = np.where(has_layers, np.asarray(table.seconds, dtype=float), np.inf)
         return cls(
-            work_s=work,
-            block_s=work,
-            exchange_s=np.zeros_like(work),
+            work_s=stage_s,
+            block_s=stage_s,
+            exchange_s=np.zeros_like(stage_s),  # the table's seconds hold all that is sent
             num_microbatches=num_microbatches,
             hidden=False,
             table=table,
@@ -155,100 +169,124 @@ class _Paths(Flush):
         )
 
     def allowed_s(self, block_s: float, from_end: int) -> np.ndarray:
-        """Seconds of stages that are short enough, and fit into memory at their place."""
+        """Seconds of every stage, infinite where it is too slow or does not fit into memory.
+
+        Args:
+            block_s: no stage may take longer.
+            from_end: 1 for the last stage of the pipeline, 2 for the one before it, and so on.
+        """
         allowed = np.where(self.block_s <= block_s, self.work_s, np.inf)
         if self.memory_bytes is not None:
-            flying = min(from_end, self.num_microbatches)
-            needed = self.table.fixed_bytes + flying * self.table.flying_bytes
+            needed = _needed_bytes(self.table, min(from_end, self.num_microbatches))
             allowed = np.where(needed <= self.memory_bytes, allowed, np.inf)
         return allowed
 
     def shortest(
         self, block_s: float, ending_s: float, most_s: float = np.inf
     ) -> tuple[float, list[Stage]]:
-        """The stages that take the least work on all devices, and that work.
+        """The stages on all devices that take the least sum of seconds, and that sum.
 
-        1. ``rest[s][k, d…]`` is the least work of layers k to the end in s stages on d… devices.
-        2. One more stage goes before them: on each mesh, up to each layer.
-        3. The stages are read off from the first on, with the most stages that reach the least.
+        Infinite, without stages, where there is no such plan.
+
+        1. ``least_s[s][k, d…]`` is the least sum of s stages that hold layers k to the last one, on
+           d… devices of each kind. No stages hold no layers, on no devices.
+        2. Put one more stage before them, on each mesh and from each layer on.
+        3. Take the number of stages with the least sum (the fewest, where several have it), and
+           read the stages off, from the first one on.
 
         Args:
             block_s: no stage may take longer.
-            ending_s: stages exchange nothing; any value will do.
-            most_s: only less work is looked for.
+            ending_s: has no effect, since nothing is exchanged after the last microbatch.
+            most_s: plans whose sum is not below this are not looked for.
         """
-        size = self.work_s.shape[-1]
-        grid = tuple(count + 1 for count in self.num_devices)
-        nothing = np.full((size, *grid), np.inf)
-        nothing[(size - 1, *(0 for _ in grid))] = 0.0
-        rest = [nothing]  # 1
-        allowed: list[np.ndarray] = []
-        for from_end in range(1, min(size - 1, sum(self.num_devices)) + 1):
-            allowed.append(self.allowed_s(block_s, from_end))
-            rest.append(self._before(rest[-1], allowed[-1]))  # 2
-            if not np.isfinite(rest[-1]).any():
+        num_layers = self.table.num_layers
+        by_devices = tuple(count + 1 for count in self.num_devices)
+        no_stages = np.full((num_layers + 1, *by_devices), np.inf)
+        no_stages[(num_layers, *(0 for _ in by_devices))] = 0.0
+        least_s = [no_stages]  # 1
+        allowed_s: list[np.ndarray] = []
+        for from_end in range(1, min(num_layers, sum(self.num_devices)) + 1):
+            allowed_s.append(self.allowed_s(block_s, from_end))
+            least_s.append(self._one_stage_more(least_s[-1], allowed_s[-1]))  # 2
+            if not np.isfinite(least_s[-1]).any():
                 break
-        ends = np.array([table[(0, *self.num_devices)] for table in rest])
-        least = float(ends.min())
-        if not np.isfinite(least) or least >= most_s:
+        total_s = np.array([sums[(0, *self.num_devices)] for sums in least_s])
+        num_stages = int(total_s.argmin())  # 3
+        if not np.isfinite(total_s[num_stages]) or total_s[num_stages] >= most_s:
             return np.inf, []
-        return least, self._path(rest, allowed, int(ends.argmin()))  # 3
+        return float(total_s[num_stages]), self._path(least_s, allowed_s, num_stages)
 
-    def _before(self, rest: np.ndarray, allowed: np.ndarray) -> np.ndarray:
-        """The least work with one more stage in front, by layers and devices."""
-        more = np.full_like(rest, np.inf)
-        for uses, step in zip(self.table.uses, allowed, strict=True):
-            if (uses > self.num_devices).any() or not np.isfinite(step).any():
+    def _one_stage_more(self, least_s: np.ndarray, allowed_s: np.ndarray) -> np.ndarray:
+        """The least sums with one more stage before the others.
+
+        Args:
+            least_s: without that stage, as ``[first layer, devices of each kind…]``.
+            allowed_s: of that stage, as ``[mesh, first layer, end]``.
+        """
+        longer_s = np.full_like(least_s, np.inf)
+        for mesh_devices, stage_s in zip(self.table.devices_by_kind, allowed_s, strict=True):
+            if (mesh_devices > self.num_devices).any() or not np.isfinite(stage_s).any():
                 continue
-            left = tuple(
+            # The devices that the other stages may have, and the same with the mesh's among them.
+            others = tuple(
                 slice(0, count + 1 - used)
-                for count, used in zip(self.num_devices, uses, strict=True)
+                for count, used in zip(self.num_devices, mesh_devices, strict=True)
             )
-            taken = tuple(slice(used, None) for used in uses)
-            after = rest[(slice(None), *left)]
-            flat = after.reshape(len(rest), -1)
-            total = (step[:, :, None] + flat[None, :, :]).min(axis=1)
-            place = more[(slice(None), *taken)]
-            np.minimum(place, total.reshape(after.shape), out=place)
-        return more
+            with_mesh = tuple(slice(used, None) for used in mesh_devices)
+            after_s = least_s[(slice(None), *others)]
+            flat_s = after_s.reshape(len(least_s), -1)  # [the stage's end, devices]
+            sums_s = (stage_s[:, :, None] + flat_s[None, :, :]).min(axis=1)
+            view = longer_s[(slice(None), *with_mesh)]
+            np.minimum(view, sums_s.reshape(after_s.shape), out=view)
+        return longer_s
 
-    def _path(self, rest: list[np.ndarray], allowed: list[np.ndarray], count: int) -> list[Stage]:
-        """The stages behind the least work in so many of them."""
+    def _path(
+        self, least_s: list[np.ndarray], allowed_s: list[np.ndarray], num_stages: int
+    ) -> list[Stage]:
+        """The stages whose sum is the least one of so many stages."""
         stages: list[Stage] = []
         first = 0
-        left = np.array(self.num_devices)
-        for from_end in range(count, 0, -1):
-            wanted = rest[from_end][(first, *left)]
-            mesh, end = self._step(
-                rest[from_end - 1], allowed[from_end - 1][:, first], left, wanted
-            )
+        devices = np.array(self.num_devices)
+        for from_end in range(num_stages, 0, -1):
+            sum_s = least_s[from_end][(first, *devices)]
+            stage_s = allowed_s[from_end - 1][:, first]
+            mesh, end = self._step(least_s[from_end - 1], stage_s, devices, sum_s)
             stages.append(Stage(first, end, mesh + 1))
-            left = left - self.table.uses[mesh]
+            devices = devices - self.table.devices_by_kind[mesh]
             first = end
         return stages
 
     def _step(
-        self, rest: np.ndarray, steps: np.ndarray, left: np.ndarray, wanted: float
+        self, after_s: np.ndarray, stage_s: np.ndarray, devices: np.ndarray, sum_s: float
     ) -> tuple[int, int]:
-        """The mesh and the end of a first stage that leaves the least work."""
-        for mesh, uses in enumerate(self.table.uses):
-            if (uses <= left).all():
-                totals = steps[mesh] + rest[(slice(None), *(left - uses))]
-                ends = np.flatnonzero(totals == wanted)
+        """The mesh and the end of the stage that, with those after it, takes the sum.
+
+        Args:
+            after_s: least sums of the stages after it, as ``[first layer, devices…]``.
+            stage_s: of the stage, as ``[mesh, end]``.
+            devices: that the stage and those after it have.
+        """
+        for mesh, mesh_devices in enumerate(self.table.devices_by_kind):
+            if (mesh_devices <= devices).all():
+                sums_s = stage_s[mesh] + after_s[(slice(None), *(devices - mesh_devices))]
+                ends = np.flatnonzero(sums_s == sum_s)  # the same addition as before: exact
                 if ends.size:
                     return mesh, int(ends[0])
-        raise AssertionError("the least work comes from some mesh")
+        raise AssertionError("a least sum comes from some stage")
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Placement:
-    """Stages on meshes, what an iteration costs, and what none can beat.
+    """The stages of a plan, their meshes, what an iteration takes, and a bound.
 
     Attributes:
-        ends: how many layers stand before the end of each stage.
-        meshes: the mesh of each stage, by its place in the table.
-        bound_s: no stages on all devices take less.
-        num_candidates: stages on meshes that the table prices.
+        table: the seconds and bytes from which the plan was made.
+        num_microbatches: of an iteration.
+        ends: the first layer after each stage.
+        meshes: the mesh of each stage, as a row of the table.
+        cost_s: seconds of an iteration.
+        bound_s: no plan on all devices takes less.
+        num_candidates: pairs of a stage and a mesh for which the table has finite seconds.
         evaluations: shortest paths that were computed.
     """
 
@@ -263,12 +301,12 @@ class Placement:
 
     @property
     def gap(self) -> float:
-        """By how much, as a share of the cost, other stages could be cheaper at most."""
+        """The share of the cost that another plan could still save, at most."""
         return 1 - self.bound_s / self.cost_s if self.cost_s else 0.0
 
     @property
     def name(self) -> str:
-        """Layers of each stage and its mesh.
+        """How many layers each stage has, and on which mesh it stands.
 
         >>> times = np.ones((1, 3, 3))
         >>> place(StageTable(meshes=("pair",), devices=np.array([2]), seconds=times), 2).name
@@ -281,40 +319,43 @@ class Placement:
         )
 
     def frame(self) -> pd.DataFrame:
-        """One row a stage: its layers, its mesh, seconds a microbatch, bytes of a device."""
+        """One row a stage: layers, mesh, seconds of a microbatch, bytes on each device.
+
+        ``in_flight`` counts microbatches at the time when the stage holds most of them.
+        """
         import pandas as pd
 
         rows = []
         first = 0
         for number, (end, mesh) in enumerate(zip(self.ends, self.meshes, strict=True)):
-            place_ = (mesh, first, end)
-            flying = min(len(self.ends) - number, self.num_microbatches)
-            kept = self.table.fixed_bytes[place_] + flying * self.table.flying_bytes[place_]
+            in_flight = min(len(self.ends) - number, self.num_microbatches)
+            needed_bytes = _needed_bytes(self.table, in_flight)[mesh, first, end]
             rows.append(
                 {
                     "stage": number,
                     "first": first,
                     "num_layers": end - first,
                     "mesh": self.table.meshes[mesh],
-                    "devices": int(self.table.uses[mesh].sum()),
-                    "seconds": float(np.asarray(self.table.seconds)[place_]),
-                    "in_flight": flying,
-                    "memory_bytes": float(kept),
+                    "devices": int(self.table.devices_by_kind[mesh].sum()),
+                    "seconds": float(np.asarray(self.table.seconds)[mesh, first, end]),
+                    "in_flight": in_flight,
+                    "memory_bytes": float(needed_bytes),
                 }
             )
             first = end
         return pd.DataFrame(rows)
 
     def why(self) -> str:
-        """Name the stage that limits the plan, what of the time is filling, and the memory."""
+        """Say which stage limits the plan, what the others add, how much memory, and the bound."""
         stages = self.frame()
         slowest = stages.iloc[int(stages["seconds"].to_numpy().argmax())]
-        filling = (stages["seconds"].sum() - slowest.seconds) / self.cost_s if self.cost_s else 0.0
-        room = format_bytes(stages["memory_bytes"].max())
+        others_s = stages["seconds"].sum() - slowest.seconds
+        others_share = others_s / self.cost_s if self.cost_s else 0.0
+        memory = format_bytes(stages["memory_bytes"].max())
         return (
             f"{self.name}: stage {slowest.stage} limits it, {seconds(slowest.seconds)} a "
-            f"microbatch; the other stages add {filling:.0%} of an iteration of "
-            f"{self.num_microbatches} microbatches, {seconds(self.cost_s)}; at most {room} on a "
+            f"microbatch; the other stages add {others_share:.0%} of an iteration of "
+            f"{self.num_microbatches} microbatches, {seconds(self.cost_s)}; at most {memory} on a "
             f"device. {self.num_candidates:,} stages were priced, and no plan takes less than "
             f"{seconds(self.bound_s)}."
         )
@@ -329,18 +370,19 @@ def place(
     memory_bytes: Positive | None = None,
     tolerance: Positive = 1e-9,
 ) -> Placement:
-    """The stages and meshes on which an iteration takes least, all devices in use.
+    """Find the stages and meshes that occupy all devices and finish an iteration soonest.
 
     Args:
-        num_devices: of each kind.
+        table: seconds and bytes of every stage on every mesh.
+        num_devices: of each kind, as the table's meshes count them.
         num_microbatches: of an iteration.
-        memory_bytes: of a device; stages near the front keep more microbatches.
-        tolerance: how far, as a share, the cost may stay above the bound.
+        memory_bytes: of a device; None for no limit.
+        tolerance: the search ends when the bound is within this share of the cost.
 
     Raises:
-        BadValue: the devices' kinds are not those of the table.
-        UsageError: no stages use exactly these devices and fit, or the table would not fit into
-            memory.
+        BadValue: there are other kinds of devices than in the table, or no device.
+        UsageError: no stages occupy exactly these devices and fit into their memory, or the search
+            itself would need too much memory.
 
     Source: Alpa §5.2.
 
@@ -352,26 +394,26 @@ def place(
     ['2 on pair', '1 on one, 1 on one']
     """
     counts = num_devices if isinstance(num_devices, tuple) else (num_devices,)
-    if len(counts) != table.uses.shape[1] or not sum(counts):
+    if len(counts) != table.devices_by_kind.shape[1] or not sum(counts):
         raise BadValue(
             f"planner.place: num_devices names {len(counts)} kinds, the table's meshes use "
-            f"{table.uses.shape[1]}; of one kind at least one device"
+            f"{table.devices_by_kind.shape[1]}; of one kind at least one device"
         )
-    size = int(np.prod([count + 1.0 for count in counts])) * (table.num_layers + 1) ** 2
-    if size > _LARGEST:
+    num_paths = int(np.prod([count + 1.0 for count in counts])) * (table.num_layers + 1) ** 2
+    if num_paths > _MAX_PATHS:
         raise UsageError(
             f"planner.place: {table.num_layers} layers on num_devices {sum(counts)} need a table "
-            f"of {size:.2g} numbers; valid: at most {_LARGEST:.0e}, so fewer devices or layers"
+            f"of {num_paths:.2g} sums; valid: at most {_MAX_PATHS:.0e}, so fewer devices or layers"
         )
     paths = _Paths.over(table, counts, num_microbatches, memory_bytes)
-    work, first = paths.shortest(np.inf, 0.0)
-    if not np.isfinite(work):
+    least_s, stages = paths.shortest(np.inf, 0.0)
+    if not np.isfinite(least_s):
         limit = "" if memory_bytes is None else f" within memory_bytes, {memory_bytes:.4g}"
         raise UsageError(
             f"planner.place: no stages of {table.num_layers} layers use exactly "
             f"{' + '.join(map(str, counts))} devices{limit}; valid: other meshes, or more memory"
         )
-    search = Search(paths, tolerance, first)
+    search = Search(paths, tolerance, stages)
     bound_s = search.run()
     return _placement(paths, search.best, search.cost_s, bound_s, search.evaluations + 1)
 

@@ -19,7 +19,7 @@ def all_stages(table: StageTable, left: tuple[int, ...], first: int = 0) -> Iter
         if not any(left):
             yield []
         return
-    for mesh, uses in enumerate(table.uses.tolist()):
+    for mesh, uses in enumerate(table.devices_by_kind.tolist()):
         rest = tuple(count - used for count, used in zip(left, uses, strict=True))
         if min(rest) < 0:
             continue
@@ -36,9 +36,9 @@ def cost_s(
     if math.inf in times:
         return math.inf
     for number, stage in enumerate(stages):
-        flying = min(len(stages) - number, num_microbatches)
-        kept = table.fixed_bytes[stage] + flying * table.flying_bytes[stage]
-        if memory_bytes is not None and kept > memory_bytes:
+        in_flight = min(len(stages) - number, num_microbatches)
+        needed = table.bytes_per_stage[stage] + in_flight * table.bytes_per_microbatch[stage]
+        if memory_bytes is not None and needed > memory_bytes:
             return math.inf
     return sum(times) + (num_microbatches - 1) * max(times)
 
@@ -66,7 +66,7 @@ def by_published_loops(table: StageTable, num_devices: int, num_microbatches: in
     """
     layers = table.num_layers
     seconds = np.asarray(table.seconds).tolist()
-    sizes = table.uses[:, 0].tolist()
+    sizes = table.devices_by_kind[:, 0].tolist()
     ordered = sorted(
         {
             seconds[mesh][first][end]

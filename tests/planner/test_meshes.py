@@ -48,7 +48,7 @@ def check(
     firsts = (0, *found.ends[:-1])
     stages = list(zip(found.meshes, firsts, found.ends, strict=True))
     assert cost_s(table, stages, flushes, limit) == pytest.approx(found.cost_s)
-    used = table.uses[list(found.meshes)].sum(axis=0)
+    used = table.devices_by_kind[list(found.meshes)].sum(axis=0)
     assert tuple(used.tolist()) == counts
 
 
@@ -127,7 +127,7 @@ GOOD = {"meshes": ("a",), "devices": np.array([1]), "seconds": np.ones((1, 3, 3)
     ("change", "problem"),
     [
         ({"devices": np.array([1, 2])}, "a row for each of the 1 meshes"),
-        ({"devices": np.array([0])}, "each mesh uses some"),
+        ({"devices": np.array([0])}, "each mesh has some"),
         ({"devices": np.array([1.5])}, "devices must be whole"),
         ({"seconds": np.ones((1, 2, 3))}, "(meshes, layers + 1, layers + 1)"),
         ({"seconds": np.full((1, 3, 3), math.nan)}, "seconds holds NaN"),

@@ -270,9 +270,10 @@ def measures(
     """
     found: dict[str, float | None] = {}
     for machines in (2, 4):
-        rivals: dict[str, Method] = {f"moe-{machines}-nodes": "DeepSpeed"}
-        if machines == 4:
-            rivals["moe-divided-4"] = _DIVIDED
+        rivals: dict[str, Method] = {
+            f"moe-{machines}-nodes": "DeepSpeed",
+            f"moe-divided-{machines}": _DIVIDED,
+        }
         ours = predict(method, "moe", 8 * machines, rates["moe"], cluster)
         for key, rival in rivals.items():
             theirs = predict(rival, "moe", 8 * machines, rates["moe"], cluster)
