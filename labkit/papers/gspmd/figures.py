@@ -46,13 +46,17 @@ def figure_spread(
                 name=words,
                 legendgroup=words,
                 showlegend=column == 2,
-                marker={"symbol": "square", "size": 15, "color": HUES[axis]},
+                marker={"symbol": "square", "size": 12, "color": HUES[axis]},
                 row=1,
                 col=column,
             )
     figure.update_xaxes(tickvals=[1, 2, 3, 4], range=[0.4, 4.6], showgrid=False)
     figure.update_yaxes(
-        categoryorder="array", categoryarray=names[::-1], range=[-0.6, len(names) - 0.4]
+        categoryorder="array",
+        categoryarray=names[::-1],
+        range=[-0.6, len(names) - 0.4],
+        dtick=1,  # every name, on slides too
+        tickfont_size=11,
     )
     title = "Seven layouts are written, the rest follows from the operations"
     return draw.finish(figure, title=title, x="dimension", y="tensor", height=660)
