@@ -27,35 +27,39 @@ def figure_spread(
     """
     names = [*graph.shapes]
     titles = [f"{len(before)} annotations", f"layouts of all {len(names)} tensors"]
-    figure = make_subplots(
-        cols=2, subplot_titles=titles, shared_yaxes=True, horizontal_spacing=0.06
-    )
-    for column, layouts in enumerate((before, after), start=1):
+    figure = make_subplots(rows=2, subplot_titles=titles, shared_xaxes=True, vertical_spacing=0.12)
+    for row, layouts in enumerate((before, after), start=1):
         for axis, words in (("x", "cut along x"), ("y", "cut along y"), ("", "whole")):
-            places = []
-            rows = []
+            tensors = []
+            dimensions = []
             for name in names:
                 for place, cut in enumerate(layouts.get(name, ())):
                     if cut == axis:
-                        places.append(place + 1)
-                        rows.append(name)
+                        tensors.append(names.index(name))
+                        dimensions.append(place + 1)
             figure.add_scatter(
-                x=places,
-                y=rows,
+                x=tensors,
+                y=dimensions,
                 mode="markers",
                 name=words,
                 legendgroup=words,
-                showlegend=column == 2,
+                showlegend=row == 2,
                 marker={"symbol": "square", "size": 15, "color": HUES[axis]},
-                row=1,
-                col=column,
+                row=row,
+                col=1,
             )
-    figure.update_xaxes(tickvals=[1, 2, 3, 4], range=[0.4, 4.6], showgrid=False)
-    figure.update_yaxes(
-        categoryorder="array", categoryarray=names[::-1], range=[-0.6, len(names) - 0.4]
+    figure.update_yaxes(tickvals=[1, 2, 3, 4], range=[4.6, 0.4], showgrid=False)
+    figure.update_xaxes(range=[-0.6, len(names) - 0.4], showgrid=False)
+    figure.update_xaxes(
+        tickvals=[*range(len(names))],
+        ticktext=names,
+        tickangle=-60,
+        tickfont_size=12,
+        row=2,
+        col=1,
     )
     title = "Seven layouts are written, the rest follows from the operations"
-    return draw.finish(figure, title=title, x="dimension", y="tensor", height=660)
+    return draw.finish(figure, title=title, x="tensor", y="dimension", height=460)
 
 
 def _lines(table: pd.DataFrame) -> go.Figure:
