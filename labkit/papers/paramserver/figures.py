@@ -86,8 +86,8 @@ def figure_delay(
                 x=int(np.nanargmin(seconds)),
                 y=float(np.nanmin(seconds)),
                 text=best[name],
-                ay=-35,
-                ax=0,
+                ay=-45,
+                ax=-45,
             )
     labels = max(times.values(), key=len)
     figure.update_xaxes(tickvals=[*range(len(labels))], ticktext=[*labels])
