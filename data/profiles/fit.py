@@ -291,6 +291,14 @@ def message_terms(rows: Table) -> np.ndarray:
     return np.polynomial.chebyshev.chebvander(1.2 * centred(rows["size"]) / 3, 8)
 
 
+def reuse_terms(rows: Table) -> np.ndarray:
+    """Chebyshev polynomials of the logarithm of a bin's uses, of degree 6; once is apart."""
+    uses = np.log2(rows["up_to"].to_numpy(dtype=float)) / 8 - 1
+    return np.hstack(
+        [np.polynomial.chebyshev.chebvander(uses, 6), (uses[:, None] == -1).astype(float)]
+    )
+
+
 def indicators_of(values: pd.Series, levels: tuple[str, ...]) -> np.ndarray:
     return (values.to_numpy()[:, None] == np.array(levels)).astype(float)
 
@@ -321,6 +329,28 @@ def as_messages(table: Table) -> Table:
     for key in ("num_workers", "size", "collective", "devices_per_node", "max_devices_per_node"):
         columns[key] = table[key].to_numpy()
     return pd.DataFrame(columns).rename(columns={"Unnamed: 0": ""})
+
+
+def reuse_of(source: Any, path: str) -> Table:
+    """Histograms of uses by bin; a share of rows that is printed as nothing follows from lookups,
+    each row being used as often as the middle of its bin says."""
+    from labkit.papers.neo import read_reuse
+
+    bins = read_reuse(source.path(path))
+    middle = np.sqrt(bins["above"].clip(1) * bins["up_to"])
+    rows_share = bins["lookups_share"] * bins["num_lookups"] / middle / bins["num_rows"]
+    bins["rows_share"] = bins["rows_share"].where(bins["rows_share"] > 0, rows_share)
+    bins["tables"] = np.where(bins["batch"] == 0, "all", "part")
+    for name in ("num_lookups", "num_rows"):
+        bins[name] = bins[name].map(lambda count: float(f"{count:.2g}"))
+    return bins
+
+
+def as_reuse(table: Table) -> Table:
+    """Shares that add up to one in each batch."""
+    shares = ["rows_share", "lookups_share"]
+    table[shares] /= table.groupby("batch")[shares].transform("sum")
+    return table.drop(columns="tables")
 
 
 def batches_of(source: Any, path: str) -> Table:
@@ -950,6 +980,15 @@ MODELS = (
             read=recorded_jobs,
         )
         for name in VIRTUAL_CLUSTERS
+    ),
+    StandIn(
+        name="locality",
+        dataset="dlrm-locality",
+        path="embedding_bag/2021/locality_stats.txt",
+        keys=("tables",),
+        terms={"rows_share": reuse_terms, "lookups_share": reuse_terms},
+        read=reuse_of,
+        publish=as_reuse,
     ),
     *(
         StandIn(
