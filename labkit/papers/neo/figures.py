@@ -104,7 +104,7 @@ def figure_loads(loads: Mapping[str, np.ndarray], *, title: str, y: str) -> go.F
         )
         figure.add_hline(1, line_dash="dot", line_color=draw.PALETTE["bound"], row=1, col=column)
     figure.add_annotation(
-        x=1, y=1, xref="x", yref="y", text="even", showarrow=False, yshift=10, xanchor="left"
+        x=len(over_mean), y=1, text="even", showarrow=False, yshift=10, xanchor="right"
     )
     return draw.finish(figure, title=title, x="GPU, fullest first", y=y, height=380)
 
@@ -163,10 +163,10 @@ def figure_lines(
         figure.add_annotation(
             x=math.log10(last),
             y=math.log10(values[last]) if log_y else values[last],
-            text=words,
+            text=f"{words}: {values[last]:g}",
             showarrow=False,
-            yshift=18,
-            xanchor="right" if len(values) > 1 else "center",
+            xshift=-12,
+            xanchor="right",
             font={"color": draw.PALETTE["paper"]},
         )
     words_x = ticks or [f"{value:,}" for value in lines.index]

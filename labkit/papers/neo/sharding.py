@@ -129,13 +129,8 @@ def weigh_ids(shard: Shard) -> float:
     return shard.ids
 
 
-def pieces(table: Table, cut: Cut) -> list[Shard]:
-    """The pieces of a table; rows are looked up equally often, whichever they are.
-
-    >>> [(piece.rows, piece.columns, piece.ids) for piece in pieces(
-    ...     Table(name="t", rows=5, ids=4), Cut(by_columns=2, by_rows=2))]
-    [(3, 64, 2.4), (3, 64, 2.4), (2, 64, 1.6), (2, 64, 1.6)]
-    """
+def kinds_of_pieces(table: Table, cut: Cut) -> list[tuple[Shard, int]]:
+    """The different pieces of a table, and how many there are of each."""
     whole = Shard(
         table=table.name,
         rows=table.rows,
@@ -144,18 +139,32 @@ def pieces(table: Table, cut: Cut) -> list[Shard]:
         copied=cut.copied,
     )
     if cut.copied:
-        return [whole]
+        return [(whole, 1)]
     block = math.ceil(table.rows / cut.by_rows)
-    cut_up = []
-    for first in range(0, table.rows, block):
-        rows = min(block, table.rows - first)
-        part = replace(
-            whole,
-            rows=rows,
-            columns=table.columns // cut.by_columns,
-            ids=table.ids * rows / table.rows,
-        )
-        cut_up += [part] * cut.by_columns
+    full_blocks, rows_left = divmod(table.rows, block)
+    kinds = []
+    for rows, blocks in ((block, full_blocks), (rows_left, 1)):
+        if rows and blocks:
+            part = replace(
+                whole,
+                rows=rows,
+                columns=table.columns // cut.by_columns,
+                ids=table.ids * rows / table.rows,
+            )
+            kinds.append((part, blocks * cut.by_columns))
+    return kinds
+
+
+def pieces(table: Table, cut: Cut) -> list[Shard]:
+    """The pieces of a table; rows are looked up equally often, whichever they are.
+
+    >>> [(piece.rows, piece.columns, piece.ids) for piece in pieces(
+    ...     Table(name="t", rows=5, ids=4), Cut(by_columns=2, by_rows=2))]
+    [(3, 64, 2.4), (3, 64, 2.4), (2, 64, 1.6), (2, 64, 1.6)]
+    """
+    cut_up: list[Shard] = []
+    for piece, count in kinds_of_pieces(table, cut):
+        cut_up += [piece] * count
     return cut_up
 
 
@@ -222,9 +231,29 @@ def cuts_of(table: Table, num_gpus: int, ways: Sequence[Way], copied_bytes: int)
 
 def cost_of(table: Table, cut: Cut, num_gpus: int, weigh: Weigh) -> tuple[float, float, int]:
     """What the pieces of a table cost: the heaviest, all together on all GPUs, and their number."""
-    weights = [weigh(piece) for piece in pieces(table, cut)]
+    weights = [(weigh(piece), count) for piece, count in kinds_of_pieces(table, cut)]
     copies = num_gpus if cut.copied else 1
-    return max(weights), copies * sum(weights), len(weights)
+    heaviest = max(weight for weight, _ in weights)
+    in_all = copies * sum(weight * count for weight, count in weights)
+    return heaviest, in_all, sum(count for _, count in weights)
+
+
+def largest_load(
+    tables: Sequence[Table], num_gpus: int, weigh: Weigh, cuts: Mapping[str, Cut]
+) -> float:
+    """The largest load of :func:`place`'s plan, without making the plan."""
+    weights: list[float] = []
+    everywhere = 0.0
+    for table in tables:
+        for piece, count in kinds_of_pieces(table, cuts[table.name]):
+            if piece.copied:
+                everywhere += weigh(piece)
+            else:
+                weights += [weigh(piece)] * count
+    loads = [0.0] * num_gpus
+    for weight in sorted(weights, reverse=True):
+        heapq.heapreplace(loads, loads[0] + weight)
+    return max(loads) + everywhere
 
 
 def cheapest_cut(costs: Mapping[Cut, tuple[float, float, int]], most: float) -> Cut:
@@ -265,18 +294,18 @@ def four_d(
 
     Source: the idea, abstract; its planner is not described there.
     """
-    whole = place(tables, num_gpus, weigh)
-    total = whole.loads(weigh).sum()
     costs = {}
     for table in tables:
         possible = cuts_of(table, num_gpus, ways, copied_bytes)
         costs[table.name] = {cut: cost_of(table, cut, num_gpus, weigh) for cut in possible}
-    plans = [whole]
+    total = sum(of_table[WHOLE][1] for of_table in costs.values())
+    tried = [{table.name: WHOLE for table in tables}]
     for halvings in np.arange(0, np.log2(num_gpus) + 5.5, 0.5):
         most = total / 2**halvings
         cuts = {name: cheapest_cut(of_table, most) for name, of_table in costs.items()}
-        plans.append(place(tables, num_gpus, weigh, cuts))
-    largest = [plan.loads(weigh).max() for plan in plans]
-    return next(
-        plan for plan, load in zip(plans, largest, strict=True) if load <= close * min(largest)
-    )
+        if cuts != tried[-1]:
+            tried.append(cuts)
+    largest = [largest_load(tables, num_gpus, weigh, cuts) for cuts in tried]
+    enough = close * min(largest)
+    chosen = next(cuts for cuts, load in zip(tried, largest, strict=True) if load <= enough)
+    return place(tables, num_gpus, weigh, chosen)
