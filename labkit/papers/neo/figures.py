@@ -165,8 +165,9 @@ def figure_lines(
             y=math.log10(values[last]) if log_y else values[last],
             text=f"{words}: {values[last]:g}",
             showarrow=False,
-            xshift=-12,
-            xanchor="right",
+            xshift=6,
+            yshift=-18,  # the lines' own names stand at the height of their ends
+            xanchor="left",
             font={"color": draw.PALETTE["paper"]},
         )
     words_x = ticks or [f"{value:,}" for value in lines.index]
