@@ -68,17 +68,18 @@ def uses_of_rows(bins: pd.DataFrame, num_lookups: int) -> np.ndarray:
     two digits, else rows in the middle of the bin (on a logarithmic scale).
     """
     counts: list[int] = []
-    for bin_ in bins.itertuples():
-        lookups = bin_.lookups_share * num_lookups
-        mean_uses = (bin_.above * bin_.up_to) ** 0.5 if bin_.above else 1.0
-        if bin_.rows_share >= 0.01:
-            whole = bin_.lookups_share * bin_.num_lookups
-            mean_uses = whole / (bin_.rows_share * bin_.num_rows)
-        mean_uses = min(max(mean_uses, bin_.above, 1), bin_.up_to)
-        rows = round(lookups / mean_uses)
+    columns = ["above", "up_to", "rows_share", "lookups_share", "num_lookups", "num_rows"]
+    for numbers in bins[columns].to_numpy(dtype=float).tolist():
+        above, up_to, rows_share, lookups_share, whole_lookups, whole_rows = numbers
+        lookups = lookups_share * num_lookups
         if lookups < 1:
             continue
-        counts += np.diff(np.linspace(0, lookups, max(rows, 1) + 1).round()).astype(int).tolist()
+        mean_uses = (above * up_to) ** 0.5
+        if rows_share >= 0.01:
+            mean_uses = lookups_share * whole_lookups / (rows_share * whole_rows)
+        mean_uses = min(max(mean_uses, above, 1), up_to)
+        rows = max(round(lookups / mean_uses), 1)
+        counts += np.diff(np.linspace(0, lookups, rows + 1).round()).astype(int).tolist()
     return np.sort(np.array(counts))[::-1]
 
 
