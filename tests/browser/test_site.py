@@ -409,7 +409,24 @@ def test_a_rival_is_chosen_from_a_menu_and_the_claims_follow(browser: Any, with_
     words = claim.bounding_box()
     assert words["x"] >= card["x"]
     assert words["x"] + words["width"] <= card["x"] + card["width"]
+    legend = plot.locator(".legend").bounding_box()
+    assert legend["y"] >= words["y"] + words["height"]
     page.close()
+
+
+def test_a_claim_keeps_its_width_beside_a_long_verdict(visit: Any) -> None:
+    """Verdicts on a fitted model say so at length, and left the claim one word a line."""
+    page = visit("papers/alpha.html", width=1440)
+    table = page.locator("table.claims")
+    where = (
+        "document.querySelectorAll('.claims .verdict').forEach(chip => chip.append(' ', note()))"
+    )
+    text = "on a fitted model (median error 12 %)"
+    note = f"Object.assign(document.createElement('small'), {{textContent: '{text}'}})"
+    page.evaluate(f"const note = () => {note}; {where}")
+    share = "t => t.querySelector('.statement').offsetWidth / t.offsetWidth"
+    assert table.evaluate(share) > 0.4
+    assert table.evaluate("t => t.offsetWidth <= t.parentElement.clientWidth")
 
 
 # ---------------------------------------------------------------- paper

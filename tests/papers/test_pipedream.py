@@ -14,6 +14,7 @@ import pytest
 from labkit import planner
 from labkit.papers import pipedream
 from labkit.papers.pipedream import Rule, Way
+from tests.published import Need
 
 torch = pytest.importorskip("torch")
 
@@ -35,6 +36,21 @@ def chain() -> planner.Chain:
 @pytest.fixture
 def four() -> planner.Fabric:
     return planner.Fabric.flat(4, bandwidth_bytes_per_s=LINK)
+
+
+FIRST_NUMBERS = {"vgg16": 64 * 224 * 224, "resnet50": 64 * 112 * 112, "alexnet": 64 * 55 * 55}
+"""What the first convolution gives for an image, from the networks' papers and torchvision."""
+
+
+@pytest.mark.parametrize("network", sorted(pipedream.PROFILED_IMAGES))
+def test_images_of_a_profile_follow_from_its_activations(
+    network: str, published_data: Need
+) -> None:
+    path = f"profiler/image_classification/profiles/{network}/graph.txt"
+    graph = published_data("pipedream-sosp19", [path]).path(path).read_text(encoding="utf-8")
+    image_bytes = 4 * FIRST_NUMBERS[network]
+    batch_bytes = pipedream.PROFILED_IMAGES[network] * image_bytes
+    assert f"activation_size={batch_bytes}.000" in graph
 
 
 def test_plans_are_read_as_replicas_of_each_stage(tmp_path: Path) -> None:

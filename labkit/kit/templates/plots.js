@@ -91,14 +91,17 @@ const Plots = {
     const shown = layout.showlegend ?? named.length > 1;
     const widest = Math.max(0, ...named.map((t) => t.name.length)) * 6.6 + 56;
     const rows = shown ? Math.ceil(named.length / Math.max(1, Math.floor(size.width / widest))) : 0;
+    /* The outcomes of rivals stand under the axis, down to the edge: the legend gets room below them. */
+    const written = (layout.annotations || []).some((a) => a.yref === "paper" && a.y === 0 && a.yanchor === "top" && a.yshift < 0);
+    const below = written && rows ? 20 * rows + 10 : 0;
     const subtitles = (layout.annotations || []).some((a) => a.yref === "paper" && a.y >= 1);
-    size.height += Math.max(0, 22 * lines.length + 20 * rows - 60);
+    size.height += Math.max(0, 22 * lines.length + 20 * rows - 60) + below;
     return {
       ...layout,
       font: { ...layout.font, size: 12 },
       title: { ...layout.title, text: lines.join("<br>"), font: { ...layout.title?.font, size: 15 }, x: 0.02, xref: "container", y: 1 - 14 / size.height, yref: "container", yanchor: "top", automargin: false },
       legend: { ...layout.legend, orientation: "h", x: 0, xref: "container", xanchor: "left", y: 0, yref: "container", yanchor: "bottom", font: { size: 12 } },
-      margin: { ...layout.margin, l: 30, r: Math.max(12, Math.min(layout.margin?.r ?? 12, 0.26 * size.width)), t: 20 * lines.length + 22 + 22 * subtitles },
+      margin: { ...layout.margin, l: 30, r: Math.max(12, Math.min(layout.margin?.r ?? 12, 0.26 * size.width)), t: 20 * lines.length + 22 + 22 * subtitles, ...(below && { b: layout.margin.b + below }) },
     };
   },
 

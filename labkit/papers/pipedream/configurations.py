@@ -21,6 +21,12 @@ NETWORKS = {
 }
 """Networks with a published profile and a published plan: short name -> what tables call it."""
 
+PROFILED_IMAGES = {"vgg16": 128, "resnet50": 128, "alexnet": 256}
+"""Images of a minibatch in the authors' profiles, by the sizes of the activations: the third
+convolution of AlexNet gives 384 × 13 × 13 numbers an image, the first of VGG-16 64 × 224 × 224.
+Their run configurations (runtime/image_classification/driver_configs) have as many, but 64 for
+VGG-16."""
+
 CASES = {
     ("vgg16", 4): "hybrid",
     ("vgg16", 8): "hybrid",

@@ -80,6 +80,13 @@
       const canvas = figure.querySelector(".canvas");
       /* the title's words alone: its place was fitted to the canvas */
       if (title) layout["title.text"] = figure.dataset.narrow ? Plots.lines(title.text, canvas.offsetWidth).join("<br>") : title.text;
+      if (figure.dataset.narrow && layout.margin) {
+        /* a state has the places of a wide figure */
+        const size = { width: canvas.offsetWidth, height: layout.height };
+        const whole = { ...bare(figure).layout, ...layout, ...(title && { title }) };
+        const { margin, legend } = Plots.narrowed({ data: read(figure).data, layout: whole }, size);
+        Object.assign(layout, { margin, legend, height: size.height });
+      }
       if (figure.dataset.drawn) Plotly.update(canvas, data, layout);
     };
     const move = (column) => {
