@@ -334,7 +334,7 @@ def as_messages(table: Table) -> Table:
 def reuse_of(source: Any, path: str) -> Table:
     """Histograms of uses by bin; a share of rows that is printed as nothing follows from lookups,
     each row being used as often as the middle of its bin says."""
-    from labkit.papers.neo import read_reuse
+    from labkit.datasets.locality import read_reuse
 
     bins = read_reuse(source.path(path))
     middle = np.sqrt(bins["above"].clip(1) * bins["up_to"])

@@ -15,9 +15,9 @@ import pytest
 
 from labkit import cluster, datasets, files, planner, serving
 from labkit.cluster.inputs.published import in_seconds
+from labkit.datasets.locality import read_reuse
 from labkit.datasets.registry import Dataset, PublishedFile, load_registry
 from labkit.errors import BadFile
-from labkit.papers import neo
 from labkit.serving.device.kernels import Program
 from labkit.workbook import notebooks
 from tests.published import Need, need_mirror
@@ -115,7 +115,7 @@ def test_a_standin_has_the_published_columns(
     if published.suffix == ".csv":
         assert columns(standin) == columns(published)
     elif dataset.name == "dlrm-locality":  # histograms: the same bins of as many batches
-        tables = [neo.read_reuse(path) for path in (standin, published)]
+        tables = [read_reuse(path) for path in (standin, published)]
         assert sorted(tables[0]) == sorted(tables[1])
         bins = ["batch", "above", "up_to"]
         assert tables[0][bins].equals(tables[1][bins])
