@@ -112,8 +112,18 @@ def figure_lines(
             x=lines.index[[0, -1]],
             y=[level[1], level[1]],
             mode="lines",
-            name=level[0],
+            showlegend=False,
+            hovertemplate=f"{level[0]}<extra></extra>",
             line={"color": draw.PALETTE["paper"], "dash": "dot"},
+        )
+        figure.add_annotation(
+            x=math.log10(lines.index[0]),
+            y=math.log10(level[1]) if log_y else level[1],
+            text=level[0],
+            showarrow=False,
+            xanchor="left",
+            yanchor="top",  # beneath, where lines come down to it from the left
+            font={"color": draw.PALETTE["paper"]},
         )
     for words, (size, value) in (points or {}).items():
         figure.add_scatter(

@@ -18,7 +18,7 @@ class Starter:
     """What a message costs by who starts it.
 
     A message takes ``latency_s`` before its bytes flow. With several under way at once, one ends
-    whenever the link has carried it, or every ``latency_s / in_flight``, whichever is longer.
+    whenever the link has carried it, or every ``alone_s / in_flight``, whichever is longer.
 
     Attributes:
         latency_s: of a message that is waited for.

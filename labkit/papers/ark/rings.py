@@ -45,7 +45,10 @@ STOP = 2
 REQUEST = b"copy"
 PATIENCE_S = 60.0
 MOST_LOOKS = 200_000_000
-"""Of a sender that waits, about half a minute."""
+"""Of a sender that waits, about half a minute where it has a core of its own."""
+LOOKS_A_TURN = 2_000
+"""After so many looks in vain, far longer than a copy takes, a watcher lets others have its core.
+It does not sleep, so nobody need wake it; but on a busy machine the other side gets its turn."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -95,6 +98,12 @@ def _sleeps() -> int:
     return resource.getrusage(resource.RUSAGE_SELF).ru_nvcsw
 
 
+def _step_aside() -> None:
+    """Let another process have this core, where the system has a call for it."""
+    if hasattr(os, "sched_yield"):
+        os.sched_yield()
+
+
 def mediator(memory: _Memory) -> None:
     """Sleep until there is a request, copy, and answer."""
     before = _sleeps()
@@ -111,11 +120,16 @@ def engine(memory: _Memory) -> None:
     before = _sleeps()
     counters = memory.counters
     copied = 0
+    looks = 0
     while not counters[STOP]:
+        looks += 1
+        if looks % LOOKS_A_TURN == 0:
+            _step_aside()
         while copied < counters[POSTED]:
             memory.copy(copied)
             copied += 1
             counters[DONE] = copied
+            looks = 0
     memory.sleeps[0] = _sleeps() - before
 
 
@@ -136,6 +150,8 @@ def _await_counter(memory: _Memory, message: int) -> None:
     looks = 0
     while counters[DONE] <= message:
         looks += 1
+        if looks % LOOKS_A_TURN == 0:
+            _step_aside()
         if looks > MOST_LOOKS:
             raise LabkitError(f"message {message} was not copied: the engine has ended")
 

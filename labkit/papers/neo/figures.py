@@ -132,6 +132,7 @@ def figure_lines(
         ticks: words of the x axis, one a row of ``lines``.
     """
     figure = go.Figure()
+    last_x = lines.index[-1]
     for column, name in enumerate(lines):
         bound = "bound" in str(name)
         hue = draw.PALETTE["bound"] if bound else NEXT_HUES[column % len(NEXT_HUES)]
@@ -176,4 +177,7 @@ def figure_lines(
         figure.update_yaxes(type="log", dtick=1)
     else:
         figure.update_yaxes(rangemode="tozero")
-    return draw.finish(figure, title=title, x=x, y=y, height=440, direct=True)
+    draw.finish(figure, title=title, x=x, y=y, height=440, direct=True)
+    beyond = [len(words) + 4 for words, values in (points or {}).items() if max(values) == last_x]
+    figure.layout.margin.r = max([figure.layout.margin.r, *(30 + 9 * size for size in beyond)])
+    return figure
