@@ -297,6 +297,14 @@ def doubling_terms(rows: Table) -> np.ndarray:
     return powers(np.log2(rows["gpus"].to_numpy(dtype=float)) / 3 - 1, 2)
 
 
+def reuse_terms(rows: Table) -> np.ndarray:
+    """Chebyshev polynomials of the logarithm of a bin's uses, of degree 6; once is apart."""
+    uses = np.log2(rows["up_to"].to_numpy(dtype=float)) / 8 - 1
+    return np.hstack(
+        [np.polynomial.chebyshev.chebvander(uses, 6), (uses[:, None] == -1).astype(float)]
+    )
+
+
 def indicators_of(values: pd.Series, levels: tuple[str, ...]) -> np.ndarray:
     return (values.to_numpy()[:, None] == np.array(levels)).astype(float)
 
@@ -334,6 +342,28 @@ def systems_of(source: Any, path: str) -> Table:
     from labkit.papers.alpa import read_measured
 
     return read_measured(source.path(path)).dropna()
+
+
+def reuse_of(source: Any, path: str) -> Table:
+    """Histograms of uses by bin; a share of rows that is printed as nothing follows from lookups,
+    each row being used as often as the middle of its bin says."""
+    from labkit.datasets.locality import read_reuse
+
+    bins = read_reuse(source.path(path))
+    middle = np.sqrt(bins["above"].clip(1) * bins["up_to"])
+    rows_share = bins["lookups_share"] * bins["num_lookups"] / middle / bins["num_rows"]
+    bins["rows_share"] = bins["rows_share"].where(bins["rows_share"] > 0, rows_share)
+    bins["tables"] = np.where(bins["batch"] == 0, "all", "part")
+    for name in ("num_lookups", "num_rows"):
+        bins[name] = bins[name].map(lambda count: float(f"{count:.2g}"))
+    return bins
+
+
+def as_reuse(table: Table) -> Table:
+    """Shares that add up to one in each batch."""
+    shares = ["rows_share", "lookups_share"]
+    table[shares] /= table.groupby("batch")[shares].transform("sum")
+    return table.drop(columns="tables")
 
 
 def batches_of(source: Any, path: str) -> Table:
@@ -963,6 +993,15 @@ MODELS = (
             read=recorded_jobs,
         )
         for name in VIRTUAL_CLUSTERS
+    ),
+    StandIn(
+        name="locality",
+        dataset="dlrm-locality",
+        path="embedding_bag/2021/locality_stats.txt",
+        keys=("tables",),
+        terms={"rows_share": reuse_terms, "lookups_share": reuse_terms},
+        read=reuse_of,
+        publish=as_reuse,
     ),
     *(
         StandIn(

@@ -1,0 +1,150 @@
+"""ARK's figures: a message's way, and lines over message sizes with the paper's points."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+
+import pandas as pd
+import plotly.graph_objects as go
+
+from labkit.kit import draw
+
+HUES: dict[str, str] = {
+    "mediated": draw.PALETTE["baseline"],
+    "mediated, queued": draw.PALETTE["power"],
+    "self-driven": draw.PALETTE["ours"],
+    "self-driven, one at a time": draw.PALETTE["recompute"],
+    "own copies": draw.PALETTE["weight"],
+}
+"""Colours of the ways; other lines take theirs in turn."""
+NEXT_HUES = [draw.PALETTE[name] for name in ("ours", "cost", "weight", "input", "baseline")]
+STEPS = {
+    "asks": draw.PALETTE["input"],
+    "wakes up": draw.PALETTE["bubble"],
+    "copies": draw.PALETTE["ours"],
+    "sees": draw.PALETTE["weight"],
+}
+"""What happens to a message, and its colour."""
+MEDIATED = (("sender", "asks", 1), ("mediator", "wakes up", 3), ("mediator", "copies", 2))
+BACK = (("sender", "wakes up", 3), ("sender", "sees", 1))
+
+
+def timeline(num_messages: int = 3) -> list[tuple[str, str, float, float]]:
+    """What the lanes of the picture do: lane, step, begin and end.
+
+    Mediated, a message begins where the one before it ends. Self-driven, the sender asks whenever
+    it likes, and the engine copies one message after another.
+    """
+    bars: list[tuple[str, str, float, float]] = []
+    now = 0.0
+    for _ in range(num_messages):
+        for lane, step, length in (*MEDIATED, *BACK):
+            bars.append((f"mediated: {lane}", step, now, now + length))
+            now += length
+    copied = 0.0
+    for message in range(num_messages):
+        bars.append(("self-driven: sender", "asks", message, message + 1))
+        begin = max(copied, message + 1)
+        copied = begin + 2
+        bars.append(("self-driven: engine", "copies", begin, copied))
+    bars.append(("self-driven: sender", "sees", copied, copied + 1))
+    return bars
+
+
+def figure_idea() -> go.Figure:
+    """Draw three messages of each way, a lane a process."""
+    figure = go.Figure()
+    bars = timeline()
+    lanes = list(dict.fromkeys(lane for lane, *_ in bars))
+    for step, hue in STEPS.items():
+        of_step = [bar for bar in bars if bar[1] == step]
+        figure.add_bar(
+            orientation="h",
+            y=[lane for lane, *_ in of_step],
+            x=[end - begin for _, _, begin, end in of_step],
+            base=[begin for _, _, begin, _ in of_step],
+            name=step,
+            marker={"color": hue, "line": {"color": "white", "width": 1}},
+        )
+    figure.update_layout(barmode="overlay")
+    figure.update_yaxes(categoryorder="array", categoryarray=lanes[::-1])
+    figure.update_xaxes(showticklabels=False, ticks="")
+    title = "Whoever need not be woken can start the next copy while the last one runs"
+    return draw.finish(figure, title=title, x="time", height=330)
+
+
+def figure_lines(
+    lines: pd.DataFrame,
+    *,
+    title: str,
+    x: str,
+    y: str,
+    ticks: Sequence[str],
+    points: Mapping[str, tuple[float, float]] | None = None,
+    level: tuple[str, float] | None = None,
+    log_y: bool = True,
+) -> go.Figure:
+    """Draw a line a column over sizes, labelled at its end.
+
+    Args:
+        lines: the index is the size; a column whose name has "bound" is dotted.
+        title: what the figure shows.
+        x, y: titles of the axes, with units.
+        ticks: words of the x axis, one a row of ``lines``.
+        points: by their words, a size and a height of the paper's.
+        level: words and height of a number that the paper gives without a size.
+        log_y: whether the y axis is logarithmic.
+    """
+    figure = go.Figure()
+    for column, name in enumerate(lines):
+        bound = "bound" in str(name)
+        hue = draw.PALETTE["bound"] if bound else NEXT_HUES[column % len(NEXT_HUES)]
+        figure.add_scatter(
+            x=lines.index,
+            y=lines[name],
+            mode="lines" if bound else "lines+markers",
+            name=str(name),
+            line={"color": HUES.get(str(name), hue), "dash": "dot" if bound else "solid"},
+        )
+    if level:
+        figure.add_scatter(
+            x=lines.index[[0, -1]],
+            y=[level[1], level[1]],
+            mode="lines",
+            showlegend=False,
+            hovertemplate=f"{level[0]}<extra></extra>",
+            line={"color": draw.PALETTE["paper"], "dash": "dot"},
+        )
+        figure.add_annotation(
+            x=math.log10(lines.index[0]),
+            y=math.log10(level[1]) if log_y else level[1],
+            text=level[0],
+            showarrow=False,
+            xanchor="left",
+            yanchor="top",  # beneath, where lines come down to it from the left
+            font={"color": draw.PALETTE["paper"]},
+        )
+    for words, (size, value) in (points or {}).items():
+        figure.add_scatter(
+            x=[size],
+            y=[value],
+            mode="markers",
+            showlegend=False,
+            hovertemplate=f"{words}<extra></extra>",
+            marker={"color": draw.PALETTE["paper"], "size": 13, "symbol": "star"},
+        )
+        figure.add_annotation(
+            x=math.log10(size),
+            y=math.log10(value) if log_y else value,
+            text=words,
+            showarrow=False,
+            yshift=-16,
+            font={"color": draw.PALETTE["paper"]},
+        )
+    figure.update_xaxes(type="log", tickvals=[*lines.index], ticktext=[*ticks])
+    if log_y:
+        figure.update_yaxes(type="log", dtick=1)
+    else:
+        figure.update_yaxes(rangemode="tozero")
+    return draw.finish(figure, title=title, x=x, y=y, height=440, direct=True)
