@@ -124,7 +124,7 @@ def figure_throughput(table: pd.DataFrame, *, claimed: float, title: str) -> go.
             name=str(way),
             marker_color=HUES[Way(str(way))],
             text=[f"{gain:.2f}" for gain in rows["gain"]],
-            textposition="outside",
+            textposition="inside",  # above a bar the bound would strike it through
         )
     bounds = table.drop_duplicates("network")
     figure.add_scatter(

@@ -182,8 +182,8 @@ class Simulated:
         alike = np.arange(min(senders, readers))
         here = np.stack([alike, alike], axis=1)
         needs = [(source, reader, here), (reader, source, here + np.array([readers, senders]))]
-        links = [np.zeros(0, dtype=int)]
-        seconds = [np.zeros(0)]
+        links: list[np.ndarray] = [np.zeros(0, dtype=int)]
+        seconds: list[np.ndarray] = [np.zeros(0)]
         num_tasks = 0
         moved = self.layouts.moved_bytes(source, reader, plan)
         for (sending, receiving), sent, (sender_shift, receiver_shift) in [
