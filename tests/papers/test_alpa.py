@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import numpy as np
+import pandas as pd
 import pytest
 
 from labkit import planner
@@ -163,3 +164,11 @@ def test_the_artifacts_table_is_read_whole() -> None:
     assert np.isnan(rows["moe", "inter-operator alone", 32])
     standin = alpa.read_measured(project_root() / "data/profiles/standin_alpa_e2e.csv")
     assert set(standin["method"]) == set(table["method"])
+
+
+def test_a_line_ends_where_no_plan_fits() -> None:
+    lines = pd.DataFrame({"a": [3.0, 2.0, np.nan], "none": [np.nan] * 3}, index=[8, 16, 32])
+    figure = alpa.figure_lines(lines, title="a", x="GPUs", y="TFLOP/s of a GPU")
+    assert [(trace.name, list(trace.x), list(trace.y)) for trace in figure.data] == [
+        ("a", [0, 1], [3.0, 2.0])
+    ]

@@ -161,7 +161,7 @@ def figure_lines(
     """Draw a line a column, labelled at its end.
 
     Args:
-        lines: the index is the x axis, equally spaced.
+        lines: the index is the x axis, equally spaced; a line has no point where its value is NaN.
         title: what the figure shows.
         x, y: titles of the axes, with units.
         levels: by name, a height and its concept among ``draw.PALETTE``.
@@ -170,9 +170,12 @@ def figure_lines(
     figure = go.Figure()
     places = [*range(len(lines))]
     for number, name in enumerate(lines):
+        known = lines[name].notna().to_numpy()
+        if not known.any():
+            continue
         figure.add_scatter(
-            x=places,
-            y=lines[name],
+            x=[place for place, has_value in zip(places, known, strict=True) if has_value],
+            y=lines[name][known],
             mode="lines+markers",
             name=str(name),
             line_color=HUES.get(str(name), draw.CYCLE[number % len(draw.CYCLE)]),
