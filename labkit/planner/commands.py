@@ -4,15 +4,20 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from time import process_time
-from typing import Annotated, Any, ClassVar, cast, get_args
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, cast, get_args
 
 from labkit import planner
-from labkit.errors import UsageError, not_among
+from labkit.errors import BadValue, UsageError, not_among
 from labkit.kit.command import Commands, argument, byte_counts, numbers, option
 from labkit.kit.report import Report, Sheet, records, standin_banner
 from labkit.planner.chain import NamedChain, open_chain, short_names
 from labkit.planner.costing import COSTINGS, CostingName
+from labkit.planner.layouts import Layouts
+from labkit.planner.networks import NAMES
 from labkit.planner.plans import Objective, Plan
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 commands = Commands(
     "planner",
@@ -199,5 +204,95 @@ def compare(
         banner=_banner(named),
         tables=[Sheet(table=table, columns=columns)],
         data={"command": "compare", "plans": records(table)},
+        csv=table,
+    )
+
+
+def _stretches(parts: pd.DataFrame) -> pd.DataFrame:
+    """Operators one after the other that are split alike, as one row."""
+    parts = parts[parts["kind"] != "input"]
+    number = (parts["layout"] != parts["layout"].shift()).cumsum()
+    whole = parts.groupby(number).agg(
+        first=("operator", "first"),
+        last=("operator", "last"),
+        operators=("operator", "size"),
+        layout=("layout", "first"),
+        compute_s=("compute_s", "sum"),
+        transfers_s=("transfers_s", "sum"),
+        gradients_s=("gradients_s", "sum"),
+        transferred_bytes=("transferred_bytes", "sum"),
+        gradient_bytes=("gradient_bytes", "sum"),
+    )
+    return whole.reset_index(drop=True)
+
+
+def _rivals(layouts: Layouts) -> dict[str, float]:
+    """Seconds of a step with one layout for all operators, and with one more for dense ones.
+
+    A batch that has too few samples for all devices knows neither.
+    """
+    devices = layouts.fabric.num_devices
+    samples = (devices, 1, 1, 1)
+    channels = (1, devices, 1, 1)
+    rivals = {}
+    for name, dense in (("data parallel", None), ("dense layers by channels", channels)):
+        try:
+            rivals[name] = layouts.problem.cost(layouts.same(samples, dense))
+        except BadValue:
+            continue
+    return rivals
+
+
+@commands.add(
+    examples=[
+        "labkit planner split alexnet -d 4 --batch 128",
+        "labkit planner split vgg16 -d 16 --batch 512 --tflops 8 --inside 4",
+    ]
+)
+def split(
+    network: Annotated[str, argument(f"A network: {', '.join(NAMES)}.", metavar="NETWORK")],
+    devices: Devices,
+    *,
+    batch: Annotated[int, option("Samples of a step, on all devices.", panel="Step")] = 256,
+    tflops: Annotated[
+        float, option("TFLOP/s that a device sustains.", panel="Step", metavar="X")
+    ] = 5.0,
+) -> Report:
+    """How each operator is split over the devices: the best layouts, and what nothing can beat."""
+    layouts = planner.split(
+        planner.network(network, batch=batch), devices.fabric, flops_per_s=tflops * 1e12
+    )
+    start = process_time()
+    best = planner.choose(layouts.problem)
+    took = process_time() - start
+    table = _stretches(layouts.parts(best.plan))
+    rivals = _rivals(layouts)
+    columns = {
+        "first": "from",
+        "last": "to",
+        "layout": "layout",
+        "compute_s": "compute",
+        "transfers_s": "transfers",
+        "gradients_s": "gradients",
+    }
+    return Report(
+        title=f"{network} on {devices.devices} devices, {batch} samples a step",
+        lead="A layout says into how many parts an output is cut, along which axes. Operators that "
+        "are split alike stand in one row.",
+        facts=[
+            ("step_s", best.cost, "compute, transfers and gradients one after the other"),
+            ("gap_fraction", max(best.gap, 0.0), "no layouts can be cheaper by more"),
+            *((f"{name}_s", seconds, "a step") for name, seconds in rivals.items()),
+            ("planned in_s", took, f"{best.evaluations:,} entries of tables"),
+        ],
+        tables=[Sheet(table=table, columns=columns, heading="layouts")],
+        data={
+            "command": "split",
+            "step_s": best.cost,
+            "bound_s": best.bound,
+            "rivals_s": rivals,
+            "layouts": dict(best.plan),
+            "stretches": records(table),
+        },
         csv=table,
     )

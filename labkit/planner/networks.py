@@ -395,6 +395,7 @@ _NETWORKS: dict[str, Callable[[int], Network]] = {
     "resnet50": _resnet50,
     "inception3": _inception3,
 }
+NAMES = tuple(_NETWORKS)
 
 
 @checked

@@ -85,3 +85,39 @@ def test_refusals(
 ) -> None:
     answer = refused(*(profile if a == "PROFILE" else a for a in arguments))
     assert problem in answer
+
+
+def test_split_is_the_engines_and_beats_its_rivals(told: Told) -> None:
+    answer = told("split", "alexnet", "-d", 4, "--batch", 128, "--tflops", 8)
+    fabric = planner.Fabric.flat(4, bandwidth_bytes_per_s=1.25e9)
+    network = planner.network("alexnet", batch=128)
+    best = planner.choose(planner.split(network, fabric, flops_per_s=8e12).problem)
+    assert answer["step_s"] == pytest.approx(best.cost)
+    assert answer["bound_s"] == pytest.approx(best.bound)
+    assert answer["layouts"] == best.plan
+    assert min(answer["rivals_s"].values()) >= answer["step_s"]
+    covered = sum(row["operators"] for row in answer["stretches"])
+    assert covered == len(best.plan) - 1  # the images are there already
+    seconds = [
+        row["compute_s"] + row["transfers_s"] + row["gradients_s"] for row in answer["stretches"]
+    ]
+    assert sum(seconds) == pytest.approx(best.cost)
+
+
+def test_split_with_fewer_samples_than_devices_has_no_data_parallelism(told: Told) -> None:
+    assert told("split", "alexnet", "-d", 4, "--batch", 2)["rivals_s"] == {}
+
+
+@pytest.mark.parametrize(
+    ("asked", "message"),
+    [
+        (("vgg61",), "vgg16"),
+        (("vgg16", "--batch", 0), "batch"),
+        (("vgg16", "--tflops", "nan"), "flops_per_s"),
+        (("vgg16", "-d", 0), "must be a whole number, at least 1"),
+    ],
+)
+def test_split_refuses_with_the_name(
+    refused: Refused, asked: tuple[object, ...], message: str
+) -> None:
+    assert message in refused("split", *asked)
