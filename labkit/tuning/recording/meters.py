@@ -27,6 +27,33 @@ LIMIT_STEP_W = 25.0
 _NOT_OURS_TO_SET = ("NoPermission", "NotSupported", "No permission")
 
 
+_NVML_SAYS = (
+    "updated every 20 to 100 ms, as PETSc's manual says (PetscLogGpuEnergyMeter); NVML documents "
+    "millijoules for nvmlDeviceGetTotalEnergyConsumption and no period, and for its sensor an "
+    "accuracy (±5 %, nvmlDeviceGetPowerUsage) on Fermi and Kepler alone, so none of this GPU"
+)
+_RAPL_SAYS = (
+    "updated about every millisecond, as Intel's Software Developer's Manual says (volume 3, RAPL "
+    "energy status registers), which documents no accuracy of the energy itself"
+)
+
+
+def period_error(period_s: float, window_s: float) -> float:
+    """The most by which a window's energy is off because its counter moves in steps, as a share.
+
+    Each end of a window reads a count that is up to one period old, so their difference misses or
+    adds the energy of one period at most, where the draw is steady.
+
+    Args:
+        period_s: how often the counter moves.
+        window_s: how long the window is.
+
+    >>> period_error(0.1, 2.0)
+    0.05
+    """
+    return period_s / window_s
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reading:
     """What one window took: its time and its energy."""
@@ -44,6 +71,9 @@ class RaplMeter:
     Raises:
         LabkitError: there is no counter, or it may not be read.
     """
+
+    period_s = 0.001
+    documented = _RAPL_SAYS
 
     def __init__(self, home: Path = RAPL_HOME) -> None:
         self.zones = sorted(p for p in home.glob("intel-rapl:*") if p.name.count(":") == 1)
@@ -114,6 +144,9 @@ class GpuMeter:
     Raises:
         LabkitError: there is no GPU, or zeus-ml is not installed.
     """
+
+    period_s = 0.1
+    documented = _NVML_SAYS
 
     def __init__(self, index: int = 0, *, monitor: Any = None, gpus: Any = None) -> None:
         self.index = index
