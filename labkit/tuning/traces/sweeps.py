@@ -34,10 +34,11 @@ def workloads(train: pd.DataFrame, power: pd.DataFrame) -> dict[str, Workload]:
     Args:
         train, power: as :class:`TrainingTrace` has them.
     """
-    profiled = {key: set(rows["batch_size"]) for key, rows in power.groupby(checks.WORKLOAD)}
+    trained = _groups(train)
+    profiled = {key: set(rows["batch_size"]) for key, rows in _groups(power).items()}
     groups = {
         key: rows
-        for key, rows in train.groupby(checks.WORKLOAD)
+        for key, rows in trained.items()
         if {*rows["batch_size"]} & profiled.get(key, set())
     }
     datasets = [key[0] for key in groups]
@@ -60,6 +61,14 @@ def workloads(train: pd.DataFrame, power: pd.DataFrame) -> dict[str, Workload]:
             dataset=dataset,
         )
     return found
+
+
+def _groups(table: pd.DataFrame) -> dict[tuple[str, ...], pd.DataFrame]:
+    """Put the rows of each dataset, network and optimizer together."""
+    return {
+        tuple(map(str, rows.iloc[0][checks.WORKLOAD])): rows
+        for _, rows in table.groupby(checks.WORKLOAD)
+    }
 
 
 def _higher_is_better(rows: pd.DataFrame) -> bool:
