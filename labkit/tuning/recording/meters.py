@@ -1,4 +1,4 @@
-"""Energy counters: a GPU through zeus-ml, a processor through RAPL, or none.
+"""Energy counters: a GPU through zeus (or zeus-ml, as it was called), a processor through RAPL.
 
 A meter measures windows of time and energy, from ``begin()`` to ``end()``, and its ``source`` says
 what it is. Where a GPU lets its power limit be set, its meter is also the way to set it.
@@ -155,7 +155,7 @@ class GpuMeter:
             raise LabkitError(f"no GPU {index}: this machine has {len(self._gpus)}")
         self._monitor = _monitor(index) if monitor is None else monitor
         self.power_limits_w = self._settable()
-        self.source = f"{self._gpus.getName(index)}, zeus-ml's monitor"
+        self.source = f"{_call(self._gpus, 'get_name', index)}, zeus-ml's monitor"
 
     def begin(self) -> None:
         # whoever computes must have waited for the GPU: here it would only make a CUDA context
@@ -175,24 +175,31 @@ class GpuMeter:
                 f"{', '.join(f'{w:g}' for w in self.power_limits_w)}"
             )
         if len(self.power_limits_w) > 1:
-            self._gpus.setPowerManagementLimit(self.index, round(power_limit_w * 1000))
+            _call(self._gpus, "set_power_management_limit", self.index, round(power_limit_w * 1000))
 
     def reset(self) -> None:
         """Set the GPU's default limit again."""
         if len(self.power_limits_w) > 1:
-            self._gpus.resetPowerManagementLimit(self.index)
+            _call(self._gpus, "reset_power_management_limit", self.index)
 
     def _settable(self) -> tuple[float, ...]:
         """List limits in steps from the highest down, or the highest alone if none may be set."""
-        low_mw, high_mw = self._gpus.getPowerManagementLimitConstraints(self.index)
+        low_mw, high_mw = _call(self._gpus, "get_power_management_limit_constraints", self.index)
         try:
-            self._gpus.resetPowerManagementLimit(self.index)
+            _call(self._gpus, "reset_power_management_limit", self.index)
         except Exception as error:  # zeus-ml's errors share no base of their own with NVML's
             if not any(word in f"{type(error).__name__} {error}" for word in _NOT_OURS_TO_SET):
                 raise
             return (high_mw / 1000,)
         steps = int((high_mw - low_mw) / 1000 // LIMIT_STEP_W)
         return tuple(high_mw / 1000 - LIMIT_STEP_W * step for step in range(steps, -1, -1))
+
+
+def _call(gpus: Any, name: str, *arguments: Any) -> Any:
+    """Call a method of zeus's GPUs, which zeus-ml spells with capitals (``getName``)."""
+    first, *others = name.split("_")
+    older = first + "".join(map(str.capitalize, others))
+    return getattr(gpus, name if hasattr(gpus, name) else older)(*arguments)
 
 
 def _gpus() -> Any:
@@ -203,7 +210,9 @@ def _gpus() -> Any:
 
             gpus = get_gpus()
     except ImportError:
-        raise LabkitError("zeus-ml is not installed: pip install zeus-ml") from None
+        raise LabkitError(
+            "zeus-ml is not installed: pip install zeus-ml, or zeus, as newer versions are called"
+        ) from None
     except Exception:  # libraries of vendors that are not here fail in ways of their own
         raise LabkitError(
             "no GPU that zeus-ml can read (neither NVIDIA's nor AMD's management library answers)"
