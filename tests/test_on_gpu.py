@@ -163,8 +163,38 @@ def test_a_part_ends_with_its_share_of_the_time(
     on_gpu: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     steps = [(name, lambda: [{"value": 1}]) for name in ("first", "second")]
-    left_out = on_gpu.run("dispatch", steps, on_gpu.Store(folder=tmp_path, about=CARD), -1)
-    assert left_out == ["first", "second"]
+    on_gpu.run("dispatch", steps, on_gpu.Store(folder=tmp_path, about=CARD), -1)
     assert "left out: first; second" in capsys.readouterr().out
     assert list(tmp_path.iterdir()) == []
     assert sum(on_gpu.SHARES_S.values()) <= on_gpu.ALL_S <= 8 * 60 - 60
+
+
+def test_what_a_card_refuses_costs_its_row_alone(
+    on_gpu: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def refuse() -> list[dict[str, Any]]:
+        raise torch.OutOfMemoryError("CUDA out of memory.\nmore")
+
+    steps = [("large", refuse), ("small", lambda: [{"value": 1}])]
+    store = on_gpu.Store(folder=tmp_path, about=CARD)
+    assert on_gpu.run("dispatch", steps, store, 100) == ["large"]
+    assert capsys.readouterr().err == "dispatch: large failed: CUDA out of memory.\n"
+    assert pd.read_csv(tmp_path / "gpu_dispatch.csv")["value"].tolist() == [1]
+
+
+def test_main_runs_the_parts_asked_for_on_the_device(
+    on_gpu: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A device that is not there is played by parts of our own; everything else is the script."""
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(on_gpu, "machine", lambda: CARD)
+    asked: list[str] = []
+
+    def part(device: str) -> Any:
+        asked.append(device)
+        yield "row", lambda: [{"value": 1}]
+
+    monkeypatch.setitem(on_gpu.PARTS, "dispatch", part)
+    assert on_gpu.main(["--parts", "dispatch", "--out", str(tmp_path)]) == 0
+    assert asked == ["cuda"]
+    assert [path.name for path in tmp_path.iterdir()] == ["gpu_dispatch.csv"]

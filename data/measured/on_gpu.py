@@ -318,24 +318,33 @@ def machine() -> dict[str, str]:
 
 
 def run(part: str, steps: Iterable[Step], store: Store, share_s: float) -> list[str]:
-    """Measure the steps of a part until its share of the time is over; list what was left out."""
+    """Measure the steps of a part until its share of the time is over; list what failed.
+
+    What a card refuses (torch's errors, such as too little memory) is said and costs its row alone.
+    """
     begun_s = time.monotonic()
     rows: list[Row] = []
+    failed = []
     left_out = []
     for name, measure in steps:
         if time.monotonic() - begun_s > share_s:
             left_out.append(name)
             continue
-        rows += measure()
+        try:
+            rows += measure()
+        except RuntimeError as error:
+            print(f"{part}: {name} failed: {str(error).splitlines()[0]}", file=sys.stderr)
+            failed.append(name)
+            continue
         path = store.write(part, rows)
         print(f"{part}: {name} -> {path.name}", flush=True)
     if left_out:
         print(f"{part}: {share_s:g} s are over; left out: {'; '.join(left_out)}")
-    return left_out
+    return failed
 
 
 def main(arguments: list[str]) -> int:
-    """Measure the parts asked for; the exit status is 1 where there is no CUDA device."""
+    """Measure the parts asked for; the exit status is 1 where no CUDA device is or a row failed."""
     parser = argparse.ArgumentParser(prog="make gpu", description=(__doc__ or "").splitlines()[0])
     parser.add_argument(
         "--parts", nargs="+", choices=PARTS, default=list(PARTS), help="default: all"
@@ -352,9 +361,11 @@ def main(arguments: list[str]) -> int:
         return 1
     store = Store(folder=asked.out, about=machine())
     ends_s = time.monotonic() + ALL_S
+    failed = []
     for part in asked.parts:
-        run(part, PARTS[part]("cuda"), store, min(SHARES_S[part], ends_s - time.monotonic()))
-    return 0
+        share_s = min(SHARES_S[part], ends_s - time.monotonic())
+        failed += run(part, PARTS[part]("cuda"), store, share_s)
+    return 1 if failed else 0
 
 
 if __name__ == "__main__":
