@@ -23,7 +23,7 @@ ALONE   := folder=$$(mktemp -d) && trap 'rm -rf "$$folder"' EXIT && $(PYTHON) -m
            "$$folder/bin/pip" install --quiet --disable-pip-version-check
 
 .PHONY: all test wanting quick tried lab refresh check bench picture sizes peers constraints lock locked
-.PHONY: audit clean help
+.PHONY: audit clean gpu help
 
 all: $(VENV)/.ready  ## Set up, build the site (results/site/index.html), regenerate every result in it
 	@$(BIN)/labkit run --site --jobs $(JOBS)
@@ -63,6 +63,9 @@ bench: $(VENV)/.ready  ## Time the engines beside their peers (the site shows th
 picture: $(VENV)/.ready  ## Renew the README's picture of the scoreboard (needs Chromium)
 	$(BIN)/labkit site
 	$(BIN)/python data/pictures/scoreboard.py
+
+gpu: $(VENV)/.ready  ## Measure on this machine's GPU into data/measured/ (PARTS='overlap memory': those)
+	$(BIN)/python data/measured/on_gpu.py $(if $(PARTS),--parts $(PARTS))
 
 sizes:  ## Lines of Python by room, for people to judge
 	@for room in labkit labkit/*/ tests; do \

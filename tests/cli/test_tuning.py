@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 import sys
 from pathlib import Path
 from typing import Any
@@ -11,10 +12,12 @@ from typing import Any
 import pytest
 
 from labkit import tuning
+from labkit.files import shipped
 from labkit.tuning.commands import commands, trainings
 from labkit.tuning.live import LiveJob
-from labkit.tuning.recording.meters import Reading
+from labkit.tuning.recording.meters import RaplMeter, Reading
 from labkit.tuning.simulation import runs as published
+from labkit.tuning.traces import checks
 from tests.cli.conftest import Ran, Refused, Told
 from tests.published import Need
 
@@ -83,6 +86,44 @@ def test_outcomes_takes_every_selector_and_override(told: Told) -> None:
     assert default["batch_size"] == 16
     idle = told("outcomes", "digits-mlp", *DIGITS, "--host-power", 100)
     assert min(row["average_power_w"] for row in idle["configurations"]) > 100
+
+
+@pytest.fixture
+def own(tmp_path: Path) -> Path:
+    """A sweep of one's own: two tables, no meta.json."""
+    folder = tmp_path / "own"
+    folder.mkdir()
+    for name in ("train.csv", "power.csv"):
+        (folder / name).write_bytes((shipped("data/measured/digits") / name).read_bytes())
+    return folder
+
+
+def test_outcomes_reads_a_sweep_of_ones_own(told: Told, ran: Ran, own: Path) -> None:
+    arguments = ("digits/mlp/sgd", "--trace", own, "--gpu", "RTX 3090")
+    given = ("--b0", 64, "--target", 0.97, "--max-epochs", 50)
+    slack = ("--selector", "max-slowdown", "--max-slowdown", 0.1)
+    found = told("outcomes", *arguments, *given, *slack)
+    same = told("outcomes", "digits-mlp", *DIGITS, *slack)
+    for key in ("configurations", "selected_limits_w", "selected_average_power_w", "optimum"):
+        assert found[key] == same[key]
+    assert found["gpu"] == "RTX 3090"
+    drawn = {
+        str(row["batch_size"]): row["average_power_w"]
+        for row in found["configurations"]
+        if row["power_limit_w"] == found["selected_limits_w"][str(row["batch_size"])]
+    }
+    assert found["selected_average_power_w"] == drawn
+    out, _ = ran("outcomes", *arguments)
+    assert "Derived from the sweep: batch size 512" in " ".join(out.split())
+    out, _ = ran("simulate", *arguments, "--seeds", 2, "--recurrences", 6)
+    assert "Derived from the sweep" in out
+
+
+def test_the_columns_of_a_sweep_stand_in_the_help(ran: Ran) -> None:
+    out, _ = ran("outcomes", "--help")
+    shown = re.findall(r"\w+", out)
+    for name in (*checks.TRAIN_COLUMNS, *checks.POWER_COLUMNS, "energy_source"):
+        assert name in shown
 
 
 def test_gaps_of_a_published_trace_are_told(ran: Ran, zeus: None) -> None:
@@ -272,6 +313,32 @@ def test_record_writes_a_trace_that_the_other_commands_read(ran: Ran, tmp_path: 
     assert told["command"].startswith("labkit tuning record mine --networks mlp")
     out, _ = ran("outcomes", "--trace", folder)
     assert "MLP, digits: 12 configurations" in out
+
+
+def test_record_says_how_far_off_its_counter_may_be(
+    ran: Ran, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two counts a step of 1 ms apart at most, over a window of 50 ms: 2 % at most."""
+    pytest.importorskip("torch")
+    pytest.importorskip("sklearn")
+
+    class Counter(Device):
+        period_s = RaplMeter.period_s
+        documented = RaplMeter.documented
+
+        def end(self) -> Reading:
+            return Reading(time_s=0.05, energy_j=2.0)
+
+        def limit_w(self) -> float:
+            return 50.0
+
+    monkeypatch.setattr(trainings.recording, "find_meter", lambda _: Counter())
+    grid = ("--networks", "mlp", "--batch-sizes", "256", "--seeds", "1", "--targets", "0.3")
+    more = ("--b0", 256, "--default-target", 0.3, "--max-epochs", 2)
+    out, _ = ran("record", tmp_path / "mine", *grid, *more)
+    text = " ".join(out.split())
+    assert "energy and power off by at most 2.00 %: the shortest window had" in text
+    assert "Intel's Software Developer's Manual" in text
 
 
 # ---------------------------------------------------------------- live

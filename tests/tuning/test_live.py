@@ -344,8 +344,24 @@ class Monitor:
         return type("Measurement", (), {"time": 2.0, "total_energy": 500.0})()
 
 
-def test_a_gpu_is_measured_and_limited_through_zeus() -> None:
-    gpus = Gpus()
+class NewGpus:
+    """The same under the names that zeus 0.16 has, as zeus-ml is called now."""
+
+    def __init__(self) -> None:
+        self.older = Gpus()
+        self.set_mw = self.older.set_mw
+        self.get_name = self.older.getName
+        self.get_power_management_limit_constraints = self.older.getPowerManagementLimitConstraints
+        self.set_power_management_limit = self.older.setPowerManagementLimit
+        self.reset_power_management_limit = self.older.resetPowerManagementLimit
+
+    def __len__(self) -> int:
+        return 1
+
+
+@pytest.mark.parametrize("kind", [Gpus, NewGpus])
+def test_a_gpu_is_measured_and_limited_through_zeus(kind: type) -> None:
+    gpus = kind()
     meter = GpuMeter(monitor=Monitor(), gpus=gpus)
     assert meter.power_limits_w == (225.0, 250.0, 275.0, 300.0)
     meter.begin()

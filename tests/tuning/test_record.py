@@ -293,6 +293,8 @@ class Counter:
     """A RAPL meter's three methods with a steady draw of 30 W."""
 
     source = "a made-up counter"
+    period_s = 0.1
+    documented = "updated every 100 ms, as nobody says"
 
     def begin(self) -> None:
         self.begun = True
@@ -309,6 +311,10 @@ def test_with_a_counter_energy_is_measured_at_the_one_limit_there_is(tmp_path: P
     cells = record.record(SMALL, tmp_path, meter=Counter())  # type: ignore[arg-type]
     trace = tuning.load(str(tmp_path))
     assert trace.energy_source == recorded.meta(tmp_path)["energy_source"] == "measured"
+    told = recorded.meta(tmp_path)
+    assert told["shortest_window_s"] == 2.0
+    assert told["counter_error_fraction"] == pytest.approx(0.05)  # a step of 0.1 s in 2 s
+    assert "as nobody says" in told["counter_documented"]
     job = trace.job("digits-mlp")
     assert job.power_limits_w == (30.0,)
     assert {power for row in job.average_power_w for power in row} == {30.0}

@@ -17,7 +17,9 @@ import sys
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 
@@ -38,12 +40,16 @@ NO_GPU = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Meter:
-    """Where a step runs, and how its peak is read: ``start`` forgets the past, ``peak`` reads."""
+    """Where a step runs, and how its peak is read: ``start`` forgets the past, ``peak`` reads.
+
+    ``reserved`` reads the most that the allocator held, where somebody asks for it.
+    """
 
     device: str
     start: Callable[[], None]
     peak: Callable[[], int]
     about: dict[str, str]
+    reserved: Callable[[], int] | None = None
 
 
 def gpu() -> Meter:
@@ -72,15 +78,29 @@ def peak_of(plan: Plan, meter: Meter) -> int:
     Raises:
         UsageError: the plan is not one that one rank can run.
     """
-    import torch
-
     from labkit.memory.oracles import networks, tracker
 
     given = tracker.settings_of(plan, "cuda")
-    step, samples, _ = (given.pop(name) for name in ("step", "micro_batch", "parallel"))
+    del given["parallel"]
+    return trained(given, partial(networks.adamw, step=given.pop("step")), meter)
+
+
+def trained(given: dict[str, Any], optimizer_of: Callable[[Any], Any], meter: Meter) -> int:
+    """Bytes at the fullest point of the second step of a network, with any optimizer.
+
+    Args:
+        given: what :func:`labkit.memory.oracles.networks.build` takes, and ``micro_batch``.
+        optimizer_of: makes the optimizer of the network.
+        meter: where it runs and how its peak is read.
+    """
+    import torch
+
+    from labkit.memory.oracles import networks
+
+    samples = given.pop("micro_batch")
     with torch.device(meter.device):
         network = networks.build(**given)
-        optimizer = networks.adamw(network, step)
+        optimizer = optimizer_of(network)
         tokens, targets = (torch.zeros(samples, given["seq"], dtype=torch.int64) for _ in range(2))
         for _ in range(2):
             optimizer.zero_grad()

@@ -29,9 +29,13 @@ Beta = Annotated[float, in_policy("Stop a run at this many times the cheapest.")
 DefaultSize = Annotated[
     int | None, in_job("The user's batch size.", "--default-batch-size", "--b0")
 ]
-_A_TRACE = "A data set, a recorded trace such as digits, or a folder with one."
+_A_TRACE = (
+    "A data set, a recorded trace such as digits, or a folder: your own train.csv, power.csv."
+)
 TraceName = Annotated[str, in_trace(_A_TRACE, "--trace", "-t")]
-GpuName = Annotated[str, in_trace("v100 (default), a40, …", "--gpu", "-g")]
+GpuName = Annotated[
+    str, in_trace("v100 (default), a40, …; of your own folder: its name.", "--gpu", "-g")
+]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -18,6 +18,7 @@ from labkit.tuning.commands import options
 from labkit.tuning.commands.options import commands, energy_notes, report
 from labkit.tuning.configurations.outcomes import config_text
 from labkit.tuning.simulation.runs import Runs
+from labkit.tuning.traces import sweeps
 from labkit.tuning.traces.job import Job
 from labkit.tuning.traces.trace import TrainingTrace, folder_of
 
@@ -47,7 +48,19 @@ def notes_of(trace: TrainingTrace, job: Job) -> list[str]:
     gaps = trace.gaps(job.name)[["count", "gap", "detail"]].to_numpy()
     lacks = [f"{count} {gap}: {detail}" for count, gap, detail in gaps]
     host = [f"with {job.host_power_w:g} W for the rest of the server"] if job.host_power_w else []
-    return [*energy_notes(trace.energy_source), *lacks, *host]
+    return [*energy_notes(trace.energy_source), *derived_notes(trace, job), *lacks, *host]
+
+
+def derived_notes(trace: TrainingTrace, job: Job) -> list[str]:
+    """Say what was derived from a sweep of somebody's own, in place of a ``meta.json``."""
+    if not trace.is_own_sweep:
+        return []
+    given = trace.workloads[job.name]
+    unsaid = "" if trace.energy_source else "; power.csv does not say whether energy was measured"
+    derived = sweeps.DERIVED.format(
+        b0=given.default_batch_size, target=given.target_metric, epochs=given.max_epochs
+    )
+    return [derived + unsaid]
 
 
 def standins(*traces: TrainingTrace) -> dict[str, str]:
@@ -58,9 +71,27 @@ def standins(*traces: TrainingTrace) -> dict[str, str]:
 # ---------------------------------------------------------------- outcomes
 
 
-@commands.add(examples=["labkit tuning outcomes digits-mlp --trace digits --eta 0.3"])
+@commands.add(
+    examples=[
+        "labkit tuning outcomes digits-mlp --trace digits --eta 0.3",
+        "labkit tuning outcomes digits-mlp -t digits --selector max-slowdown --max-slowdown 0.05",
+    ]
+)
 def outcomes(job: options.JobOptions, cost: options.CostOptions) -> Report:
-    """Time, energy and cost of every batch size and power limit, and what none other beats."""
+    """Time, energy and cost of every batch size and power limit, and what none other beats.
+
+    A sweep of your own is a folder for --trace that holds two tables.
+
+    train.csv: dataset, network, optimizer, batch_size, target_metric, run,
+    learning_rate, target_epoch (first to reach the target; empty: never).
+
+    power.csv: dataset, network, optimizer, batch_size, power_limit (W),
+    time_per_epoch (s), average_power (W); it may have energy_source
+    (measured or modelled).
+
+    WORKLOAD is then the dataset. What --b0, --target and --max-epochs leave
+    out is derived from the tables, and the report says how.
+    """
     trace, it = job.load()
     table = tuning.outcomes(it, eta=cost.eta)
     best = tuning.optimum(it, eta=cost.eta)
@@ -80,6 +111,9 @@ def outcomes(job: options.JobOptions, cost: options.CostOptions) -> Report:
             **asdict(cost),
             "optimum": {"batch_size": best.batch_size, "power_limit_w": best.power_limit_w},
             "selected_limits_w": selected,
+            "selected_average_power_w": dict(
+                zip(chosen["batch_size"], chosen["average_power_w"], strict=True)
+            ),
             "energy_source": trace.energy_source,
             "num_holes": it.num_holes,
             "configurations": records(table),
@@ -119,6 +153,7 @@ def outcome_sheet(heading: str, rows: pd.DataFrame, **more: Any) -> Sheet:
     columns = {
         "batch_size": "batch size",
         "power_limit_w": "limit",
+        "average_power_w": "draws",
         "reach_probability": "reach it",
         "expected_epochs": "epochs",
         "time_to_accuracy_s": "time",

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import pandas as pd
 
@@ -20,13 +21,14 @@ from labkit.kit.command import (
     words,
 )
 from labkit.kit.report import Report, Sheet, records
-from labkit.quantities import joules, percent
+from labkit.quantities import joules, percent, seconds
 from labkit.tuning.commands import options
 from labkit.tuning.commands.options import commands, energy_notes
 from labkit.tuning.configurations.outcomes import config_text
 from labkit.tuning.live import Decision, LiveJob, find_device, recur
 from labkit.tuning.recording import record as recording
 from labkit.tuning.recording.meters import GpuMeter
+from labkit.tuning.traces.trace import meta as trace_meta
 
 RUNS_SHOWN = 20
 STATE = Path("labkit-live.json")
@@ -65,6 +67,17 @@ class GridOptions:
         return recording.Grid(**asdict(self) | lists)
 
 
+def counter_notes(meta: Mapping[str, Any]) -> list[str]:
+    """Say how far off measured energy may be, by the counter's steps and by what is documented."""
+    if "counter_error_fraction" not in meta:
+        return []
+    error = percent(meta["counter_error_fraction"], 2)
+    return [
+        f"the counter's steps put energy and power off by at most {error}: the shortest window had "
+        f"{seconds(meta['shortest_window_s'])}, and the counter is {meta['counter_documented']}"
+    ]
+
+
 @commands.add(
     examples=["labkit tuning record my-trace --networks mlp --batch-sizes 64,256 --seeds 1"]
 )
@@ -79,7 +92,8 @@ def record(
     """Train small networks on handwritten digits over batch sizes and seeds; write a trace.
 
     Epochs and time are measured. Energy is measured where the machine has a counter that may be
-    read (a GPU through zeus-ml, RAPL), and modelled elsewhere: every file says which.
+    read (a GPU through zeus-ml, RAPL), and modelled elsewhere: every file says which. How far off
+    the counter may be stands in the report and in meta.json.
     """
     given = asdict(grid) | {"device": device}
     texts = [f"--{name.replace('_', '-')} {value}" for name, value in given.items()]
@@ -96,6 +110,7 @@ def record(
             tell=say,
         )
     trace = tuning.load(str(folder))
+    meta = trace_meta(folder)
     tables = {name: tuning.outcomes(trace.job(name)) for name in trace.names}
     sizes = [table.drop_duplicates("batch_size").assign(workload=n) for n, table in tables.items()]
     counter = "no counter" if meter is None else meter.source
@@ -106,12 +121,13 @@ def record(
         lead=f"load it with tuning.load({str(folder)!r})",
         facts=[("energy", trace.energy_source, counter)],
         tables=[Sheet(table=shown, columns=columns, formats={"reach_probability": percent})],
-        notes=energy_notes(trace.energy_source),
+        notes=[*energy_notes(trace.energy_source), *counter_notes(meta)],
         data={
             "command": "record",
             "folder": str(folder),
             "energy_source": trace.energy_source,
             "counter": counter,
+            "counter_error_fraction": meta.get("counter_error_fraction"),
             "outcomes": {name: records(table) for name, table in tables.items()},
         },
     )

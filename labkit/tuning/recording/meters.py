@@ -1,4 +1,4 @@
-"""Energy counters: a GPU through zeus-ml, a processor through RAPL, or none.
+"""Energy counters: a GPU through zeus (or zeus-ml, as it was called), a processor through RAPL.
 
 A meter measures windows of time and energy, from ``begin()`` to ``end()``, and its ``source`` says
 what it is. Where a GPU lets its power limit be set, its meter is also the way to set it.
@@ -27,6 +27,33 @@ LIMIT_STEP_W = 25.0
 _NOT_OURS_TO_SET = ("NoPermission", "NotSupported", "No permission")
 
 
+_NVML_SAYS = (
+    "updated every 20 to 100 ms, as PETSc's manual says (PetscLogGpuEnergyMeter); NVML documents "
+    "millijoules for nvmlDeviceGetTotalEnergyConsumption and no period, and for its sensor an "
+    "accuracy (±5 %, nvmlDeviceGetPowerUsage) on Fermi and Kepler alone, so none of this GPU"
+)
+_RAPL_SAYS = (
+    "updated about every millisecond, as Intel's Software Developer's Manual says (volume 3, RAPL "
+    "energy status registers), which documents no accuracy of the energy itself"
+)
+
+
+def period_error(period_s: float, window_s: float) -> float:
+    """The most by which a window's energy is off because its counter moves in steps, as a share.
+
+    Each end of a window reads a count that is up to one period old, so their difference misses or
+    adds the energy of one period at most, where the draw is steady.
+
+    Args:
+        period_s: how often the counter moves.
+        window_s: how long the window is.
+
+    >>> period_error(0.1, 2.0)
+    0.05
+    """
+    return period_s / window_s
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reading:
     """What one window took: its time and its energy."""
@@ -44,6 +71,9 @@ class RaplMeter:
     Raises:
         LabkitError: there is no counter, or it may not be read.
     """
+
+    period_s = 0.001
+    documented = _RAPL_SAYS
 
     def __init__(self, home: Path = RAPL_HOME) -> None:
         self.zones = sorted(p for p in home.glob("intel-rapl:*") if p.name.count(":") == 1)
@@ -115,6 +145,9 @@ class GpuMeter:
         LabkitError: there is no GPU, or zeus-ml is not installed.
     """
 
+    period_s = 0.1
+    documented = _NVML_SAYS
+
     def __init__(self, index: int = 0, *, monitor: Any = None, gpus: Any = None) -> None:
         self.index = index
         self._gpus = _gpus() if gpus is None else gpus
@@ -122,7 +155,7 @@ class GpuMeter:
             raise LabkitError(f"no GPU {index}: this machine has {len(self._gpus)}")
         self._monitor = _monitor(index) if monitor is None else monitor
         self.power_limits_w = self._settable()
-        self.source = f"{self._gpus.getName(index)}, zeus-ml's monitor"
+        self.source = f"{_call(self._gpus, 'get_name', index)}, zeus-ml's monitor"
 
     def begin(self) -> None:
         # whoever computes must have waited for the GPU: here it would only make a CUDA context
@@ -142,24 +175,31 @@ class GpuMeter:
                 f"{', '.join(f'{w:g}' for w in self.power_limits_w)}"
             )
         if len(self.power_limits_w) > 1:
-            self._gpus.setPowerManagementLimit(self.index, round(power_limit_w * 1000))
+            _call(self._gpus, "set_power_management_limit", self.index, round(power_limit_w * 1000))
 
     def reset(self) -> None:
         """Set the GPU's default limit again."""
         if len(self.power_limits_w) > 1:
-            self._gpus.resetPowerManagementLimit(self.index)
+            _call(self._gpus, "reset_power_management_limit", self.index)
 
     def _settable(self) -> tuple[float, ...]:
         """List limits in steps from the highest down, or the highest alone if none may be set."""
-        low_mw, high_mw = self._gpus.getPowerManagementLimitConstraints(self.index)
+        low_mw, high_mw = _call(self._gpus, "get_power_management_limit_constraints", self.index)
         try:
-            self._gpus.resetPowerManagementLimit(self.index)
+            _call(self._gpus, "reset_power_management_limit", self.index)
         except Exception as error:  # zeus-ml's errors share no base of their own with NVML's
             if not any(word in f"{type(error).__name__} {error}" for word in _NOT_OURS_TO_SET):
                 raise
             return (high_mw / 1000,)
         steps = int((high_mw - low_mw) / 1000 // LIMIT_STEP_W)
         return tuple(high_mw / 1000 - LIMIT_STEP_W * step for step in range(steps, -1, -1))
+
+
+def _call(gpus: Any, name: str, *arguments: Any) -> Any:
+    """Call a method of zeus's GPUs, which zeus-ml spells with capitals (``getName``)."""
+    first, *others = name.split("_")
+    older = first + "".join(map(str.capitalize, others))
+    return getattr(gpus, name if hasattr(gpus, name) else older)(*arguments)
 
 
 def _gpus() -> Any:
@@ -170,7 +210,9 @@ def _gpus() -> Any:
 
             gpus = get_gpus()
     except ImportError:
-        raise LabkitError("zeus-ml is not installed: pip install zeus-ml") from None
+        raise LabkitError(
+            "zeus-ml is not installed: pip install zeus-ml, or zeus, as newer versions are called"
+        ) from None
     except Exception:  # libraries of vendors that are not here fail in ways of their own
         raise LabkitError(
             "no GPU that zeus-ml can read (neither NVIDIA's nor AMD's management library answers)"

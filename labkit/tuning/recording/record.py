@@ -16,7 +16,7 @@ import math
 import platform
 import statistics
 from collections.abc import Callable, Iterable
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from functools import partial
 from importlib import metadata
@@ -33,7 +33,7 @@ from labkit.files import read_text, write_atomically
 from labkit.kit.describe import Count, Distinct, Positive, Seeds, description
 from labkit.tuning.configurations.power_limits import Slice, profile_limits
 from labkit.tuning.recording.capping import CapModel
-from labkit.tuning.recording.meters import GpuMeter, RaplMeter, machine
+from labkit.tuning.recording.meters import GpuMeter, RaplMeter, machine, period_error
 from labkit.tuning.recording.training import DATASET, TITLES, Accuracy, Training, load_digits, train
 from labkit.tuning.traces.job import Workload
 from labkit.tuning.traces.trace import META, POWER, TRAIN
@@ -48,7 +48,7 @@ if TYPE_CHECKING:
 PARTIAL = "partial.json"
 OPTIMIZER = "sgd"
 SLICE_S = 2.0
-"""A slice on a GPU lasts at least this long: its counter is read some ten times a second."""
+"""A slice on a GPU lasts at least this long: its counter moves some ten times a second."""
 _CLOCKS = {
     "epoch_s": "wall time of the training steps",
     "cpu_s": "processor time of the one thread that trains, the wall time of an idle machine",
@@ -195,7 +195,7 @@ def _write_trace(
         TRAIN: _train_table(trainings, cells),
         POWER: _power_table(trainings, cells, clock, bench),
     }
-    meta = identity | _meta(grid, cells, bench.meter, clock)
+    meta = identity | _meta(grid, cells, bench.meter, clock) | _counter_error(cells, bench)
     note = (
         f"# Recorded by labkit tuning record; epochs measured, energy {meta['energy_source']}. "
         f"{META} beside this file says how.\n"
@@ -241,6 +241,8 @@ class Bench:
     device: str
     meter: Any  # a counter, or None
     tell: Callable[[str], None]
+    windows_s: list[float] = field(default_factory=list)
+    """How long each window was in which a sweep of power limits read the counter."""
 
     def cell(self, training: Training) -> dict[str, Any]:
         """Train one run of the grid and say what it did."""
@@ -254,6 +256,7 @@ class Bench:
             "epoch_s": statistics.median(done.epoch_s),
             "cpu_s": statistics.median(done.cpu_s),
             "power_w": None if took is None else took.energy_j / took.time_s,
+            "window_s": None if took is None else took.time_s,
         }
 
     def swept(self, trainings: Iterable[Training], epoch_s: dict[Any, float]) -> list[Row]:
@@ -286,6 +289,7 @@ class Bench:
         self.meter.begin()
         train(replace(training, max_epochs=number, targets=(1.0,)), self.data, device=self.device)
         took = self.meter.end()
+        self.windows_s.append(took.time_s)
         time_s = took.time_s / number
         energy_j = took.energy_j / number
         return Slice(power_limit_w=power_limit_w, time_s=time_s, energy_j=energy_j)
@@ -346,6 +350,23 @@ def _meta(grid: Grid, cells: Cells, meter: AnyMeter, clock: str) -> dict[str, An
         "of the runs of a batch size the least",
         "wall_over_cpu_time": round(stretch, 3),
         "workloads": {name: asdict(spec) for name, spec in grid.workloads().items()},
+    }
+
+
+def _counter_error(cells: Cells, bench: Bench) -> dict[str, Any]:
+    """Write down how far off the counter's steps put energy at most, and what is documented.
+
+    It is of the shortest window: a slice at a power limit on a GPU, a whole run elsewhere.
+    """
+    if bench.meter is None:
+        return {}
+    of_runs = [cell["window_s"] for cell in cells.values() if cell.get("window_s")]
+    shortest_s = min(bench.windows_s or of_runs)
+    return {
+        "counter_period_s": bench.meter.period_s,
+        "shortest_window_s": shortest_s,
+        "counter_error_fraction": period_error(bench.meter.period_s, shortest_s),
+        "counter_documented": bench.meter.documented,
     }
 
 

@@ -21,8 +21,8 @@ WORKLOAD = ["dataset", "network", "optimizer"]
 _RUN = [*WORKLOAD, "batch_size", "run"]
 _TRAIN_KEY = [*WORKLOAD, "batch_size", "target_metric", "run"]
 _POWER_KEY = [*WORKLOAD, "batch_size", "power_limit"]
-_TRAIN_COLUMNS = [*_TRAIN_KEY, "learning_rate", "target_epoch"]
-_POWER_COLUMNS = [*_POWER_KEY, "time_per_epoch", "average_power"]
+TRAIN_COLUMNS = [*_TRAIN_KEY, "learning_rate", "target_epoch"]
+POWER_COLUMNS = [*_POWER_KEY, "time_per_epoch", "average_power"]
 _WORDS = {*WORKLOAD, "run"}
 _SOURCE = "energy_source"
 _NEVER = {"", "nan", "na"}  # how tools write an empty field; Zeus's own files have "nan"
@@ -50,17 +50,17 @@ class ImplausiblePower(TraceWarning):
 
 def read_train(path: Path) -> pd.DataFrame:
     """Read epochs to target; an empty ``target_epoch`` (never reached) becomes ``inf``."""
-    table = _checked(path, _TRAIN_COLUMNS, _TRAIN_KEY, optional="target_epoch")
+    table = _checked(path, TRAIN_COLUMNS, _TRAIN_KEY, optional="target_epoch")
     table["target_epoch"] = table["target_epoch"].fillna(math.inf)
     _refuse_two_values(path, table, [*WORKLOAD, "batch_size"], "learning_rate")
     _refuse_disorder(path, table)
-    return table[_TRAIN_COLUMNS].reset_index(drop=True)
+    return table[TRAIN_COLUMNS].reset_index(drop=True)
 
 
 def read_power(path: Path) -> pd.DataFrame:
     """Read time and average power of an epoch, with ``energy_source`` where the file says it."""
-    table = _checked(path, _POWER_COLUMNS, _POWER_KEY)
-    columns = [*_POWER_COLUMNS, *({_SOURCE} & {*table})]
+    table = _checked(path, POWER_COLUMNS, _POWER_KEY)
+    columns = [*POWER_COLUMNS, *({_SOURCE} & {*table})]
     if _SOURCE in table:
         unknown = ~table[_SOURCE].isin(ENERGY_SOURCES)
         valid = " or ".join(ENERGY_SOURCES)
@@ -76,8 +76,8 @@ def check_tables(train: pd.DataFrame, power: pd.DataFrame) -> None:
         BadValue: a column is missing, twice, or holds what cannot stand there.
     """
     for name, table, columns in (
-        ("train", train, _TRAIN_COLUMNS),
-        ("power", power, _POWER_COLUMNS),
+        ("train", train, TRAIN_COLUMNS),
+        ("power", power, POWER_COLUMNS),
     ):
         place = f"TrainingTrace.{name}"
         words = [column for column in columns if column in _WORDS]

@@ -3,7 +3,8 @@
 A trace is a published data set's, or one recorded with ``labkit tuning record``: a folder with
 ``train.csv``, ``power.csv`` (columns as published by Zeus) and ``meta.json`` (who made it, on what,
 with which versions, and whether energy was measured). Those under ``data/measured/`` belong to the
-project and are known by name.
+project and are known by name. A folder without ``meta.json`` is somebody's own sweep: what its
+workloads start from is derived from the two tables (:mod:`labkit.tuning.traces.sweeps`).
 
 Source: Zeus (NSDI'23), §4.1 and its published traces.
 """
@@ -24,7 +25,7 @@ import pandas as pd
 from labkit.errors import BadFile, BadValue, LabkitError, UsageError, not_among, shown
 from labkit.files import load_yaml, shipped
 from labkit.kit.describe import NonNegative, checked, description
-from labkit.tuning.traces import checks
+from labkit.tuning.traces import checks, sweeps
 from labkit.tuning.traces.job import PUBLISHED, Job, Workload
 
 if TYPE_CHECKING:
@@ -52,6 +53,8 @@ class TrainingTrace:
     workloads: Mapping[str, Workload] = field(default_factory=lambda: PUBLISHED)
     standin: str = ""
     """Why the files are ours in place of a data set's, and so nothing was measured; else empty."""
+    is_own_sweep: bool = False
+    """Whether ``workloads`` were derived from the two tables, since no ``meta.json`` says them."""
 
     def __post_init__(self) -> None:
         checks.check_tables(self.train, self.power)
@@ -275,7 +278,7 @@ def names() -> list[str]:
 def folder_of(source: str | Path) -> Path | None:
     """Find the folder of a recorded trace, or a folder given as one; None where there is none."""
     with suppress(OSError, ValueError):  # a name that no file can have names no folder
-        if (Path(source) / META).is_file():
+        if any((Path(source) / name).is_file() for name in (META, TRAIN, POWER)):
             return Path(source)
     return shipped(HOME) / str(source) if str(source) in names() else None
 
@@ -288,9 +291,11 @@ def load(source: str | Path | Source = "zeus-nsdi23", *, gpu: str | None = None)
 
     Args:
         source: a data set's name, one already opened (``paper.data(...)``), or a recorded trace:
-            its name (``digits``, which needs no network) or a folder ``labkit tuning record`` made.
+            its name (``digits``, which needs no network), a folder ``labkit tuning record`` made,
+            or a folder with ``train.csv`` and ``power.csv`` alone.
         gpu: as in the name of the power trace: ``v100`` (the default), ``a40``; a recorded trace
-            has one machine and takes none.
+            has one machine and takes none; of a folder without ``meta.json`` it is what the GPU is
+            called.
 
     Raises:
         UsageError: there is no such source, it does not hold that GPU's power trace, or ``gpu`` is
@@ -298,6 +303,8 @@ def load(source: str | Path | Source = "zeus-nsdi23", *, gpu: str | None = None)
         BadFile: a file is missing or malformed.
     """
     folder = folder_of(source) if isinstance(source, str | Path) else None
+    if folder is not None and not (folder / META).exists():
+        return _own_sweep(folder, gpu or "unnamed GPU")
     if folder is not None:
         if gpu is not None:
             raise UsageError(
@@ -308,6 +315,7 @@ def load(source: str | Path | Source = "zeus-nsdi23", *, gpu: str | None = None)
         specs = _workloads(folder, content)
         return TrainingTrace.from_csv(folder / TRAIN, folder / POWER, machine, specs)
     if isinstance(source, Path):
+        _refuse_folder(source)
         raise not_among("recorded trace", str(source), names())
     gpu = gpu or DEFAULT_GPU
     if isinstance(source, str):
@@ -317,6 +325,31 @@ def load(source: str | Path | Source = "zeus-nsdi23", *, gpu: str | None = None)
         power_csv = source.path(POWER_FILE.format(gpu=gpu))
         trace = TrainingTrace.from_csv(source.path(TRAIN_FILE), power_csv, gpu)
     return replace(trace, standin=source.reason if source.is_standin else "")
+
+
+def _own_sweep(folder: Path, gpu: str) -> TrainingTrace:
+    """Read the two tables of a folder, and derive from them what its workloads start from."""
+    for name, valid in ((TRAIN, sweeps.TRAIN_TEXT), (POWER, sweeps.POWER_TEXT)):
+        if not (folder / name).exists():
+            raise BadFile(folder / name, "the file is missing", valid=f"a table with {valid}")
+    trace = TrainingTrace.from_csv(folder / TRAIN, folder / POWER, gpu, {})
+    workloads = sweeps.workloads(trace.train, trace.power)
+    if not workloads:
+        raise BadFile(
+            folder / POWER,
+            f"profiles no workload that {TRAIN} beside it trains",
+            field=", ".join(checks.WORKLOAD),
+            valid="a batch size that both files have, of the same " + ", ".join(checks.WORKLOAD),
+        )
+    return replace(trace, workloads=workloads, is_own_sweep=True)
+
+
+def _refuse_folder(folder: Path) -> None:
+    """Refuse a folder that holds no table of a trace; what is no folder is left to the caller."""
+    with suppress(OSError, ValueError):
+        if folder.is_dir():
+            valid = f"{TRAIN} ({sweeps.TRAIN_TEXT}) and {POWER} ({sweeps.POWER_TEXT})"
+            raise BadFile(folder, "a folder without the tables of a trace", valid=valid)
 
 
 def _opened(name: str, gpu: str) -> Source:
@@ -330,10 +363,11 @@ def _opened(name: str, gpu: str) -> Source:
         for dataset in load_registry().datasets.values()
     }
     if not traced.get(name):
+        _refuse_folder(Path(name))
         known = [*filter(traced.get, traced), *names()]
         raise UsageError(
-            f"{not_among('trace', name, known)}; a folder that `labkit tuning record` wrote holds "
-            f"{META} and two tables"
+            f"{not_among('trace', name, known)}; or a folder with {TRAIN} and {POWER}, as `labkit "
+            "tuning outcomes --help` says"
         )
     if gpu not in traced[name]:
         raise not_among(f"power trace of {name} for", gpu, traced[name])
