@@ -26,6 +26,7 @@ LOADS_AN_EXTRA = {
     "labkit.kit.meters": "labkit.kit.ranks",
     "labkit.kit.rank_process": "labkit.kit.ranks",
     "labkit.memory.movement.quantise": "",  # it is given tensors
+    "labkit.memory.oracles.adapters": "labkit.memory.oracles.checking",
     "labkit.memory.oracles.blocks": "labkit.memory.oracles.checking",
     "labkit.memory.oracles.collective": "labkit.kit.ranks",
     "labkit.memory.oracles.cuda": "labkit.memory.oracles.cuda",
