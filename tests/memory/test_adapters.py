@@ -3,14 +3,31 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from labkit import hardware
 from labkit.errors import UsageError
-from labkit.memory import Batch, Model, Parallel, Plan, Recipe, check, fit, sweep
-from labkit.memory.jobs.adapter import Adapter
+from labkit.memory import (
+    Adapter,
+    Batch,
+    Cluster,
+    Model,
+    Parallel,
+    Plan,
+    Recipe,
+    Update,
+    check,
+    convention_terms,
+    differences,
+    fit,
+    offload,
+    sweep,
+    updated_step,
+)
 from tests.memory.steps import GPT, LLAMA
 
 EVERY = ("q", "k", "v", "o", "gate", "up", "down")
@@ -189,9 +206,31 @@ def test_formats_that_nobody_runs_are_refused(recipe: dict[str, Any], message: s
         Recipe.preset("lora", **recipe)
 
 
-def test_the_papers_arithmetic_refuses_adapters() -> None:
-    with pytest.raises(UsageError, match="adapter must be None"):
-        Plan(model=1_000_000, recipe=Recipe.preset("lora"))
+def test_who_knows_no_adapters_refuses_them() -> None:
+    recipe = Recipe.preset("lora")
+    plan = Plan(model=LLAMA, recipe=recipe, batch=BATCH)
+    link = hardware.link("nvlink-v100")
+    cluster = Cluster(flops_per_s=1e14, ring=link, node=link, inside=link)
+    for ask in (
+        lambda: Plan(model=1_000_000, recipe=recipe),
+        lambda: Plan(model=LLAMA, recipe=recipe),
+        lambda: convention_terms("megatron", LLAMA, recipe=recipe, batch=BATCH),
+        lambda: offload(LLAMA, Parallel(), recipe),
+        lambda: updated_step(plan, cluster, Update(s_per_param=1e-9, link_bytes_per_s=1e10)),
+    ):
+        with pytest.raises(UsageError, match="adapter must be None"):
+            ask()
+    table = differences(plan)
+    assert set(table.attrs["refused"]) == {"zero-paper", "deepspeed", "megatron"}
+    assert table.loc["gradients", "torch"] == plan.moments().loc["optimizer step", "gradients"]
+
+
+def test_replicas_send_the_gradients_of_adapters_alone() -> None:
+    plan = plan_of(LLAMA, Adapter(rank=4))
+    spread = replace(plan, parallel=Parallel(dp=4))
+    trained_bytes = plan.moments().loc["optimizer step", "gradients"]
+    (sent,) = spread.collectives()
+    assert sent.message_bytes == trained_bytes
 
 
 # ---------------------------------------------------------------- peft's configuration
@@ -226,7 +265,7 @@ def test_peft_itself_writes_such_a_configuration() -> None:
         ({"use_dora": True}, "use_dora must be left out"),
         ({"bias": "all"}, "bias must be 'none', got 'all'"),
         ({"peft_type": "IA3"}, "peft_type must be LORA, got 'IA3'"),
-        ({"target_modules": ["w1"]}, "w1"),
+        ({"target_modules": ["w1"]}, "no target of custom .target_modules of adapter_config. .w1"),
         ({"target_modules": ".*proj"}, "must be a list of names or 'all-linear'"),
     ],
 )

@@ -61,8 +61,6 @@ def examples() -> Mapping[str, Mapping[str, Any]]:
     least = pd.DataFrame({"model": ["a"], "plan": ["b"], "dp": [8]})
     return {
         **{type(each).__name__: fields_of(each) for each in described()},
-        "Adapter.base_bytes": {"elements": 64},
-        "Adapter.check": {"model": LLAMA},
         "Adapter.from_peft": {"config": {"r": 8, "target_modules": ["q_proj"]}, "model": LLAMA},
         "Cluster.of_servers": {"flops_per_s": 1e14, "gbit_per_s": 100.0},
         "Cluster.scaled": {"rate": "ring", "factor": 2.0},
@@ -124,7 +122,7 @@ def examples() -> Mapping[str, Mapping[str, Any]]:
 
 
 def described() -> tuple[Any, ...]:
-    return (PLAN, GPT, Parallel(dp=8, tp=2), Recipe(), Batch(seq=64), CLUSTER, UPDATE)
+    return (PLAN, GPT, Parallel(dp=8, tp=2), Recipe(), Batch(seq=64), CLUSTER, UPDATE, Adapter())
 
 
 def objects() -> Mapping[str, Any]:
@@ -132,6 +130,8 @@ def objects() -> Mapping[str, Any]:
 
 
 INNER = (
+    "Adapter.base_bytes",
+    "Adapter.check",
     "Batch.num_checkpoints",
     "Batch.num_recomputed",
     "Parallel.elements",

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 
 from labkit.errors import BadValue, UsageError, not_among
-from labkit.kit.describe import Count, checked, description
+from labkit.kit.describe import checked, description
 from labkit.memory.tape.mode import Size
 from labkit.models import Model
 
@@ -87,8 +87,7 @@ class Adapter:
         """Whether the base is in 4 bits."""
         return self.base != "stored"
 
-    @checked
-    def base_bytes(self, elements: Count) -> int:
+    def base_bytes(self, elements: int) -> int:
         """Bytes of a matrix of the base in 4 bits, its scales with it.
 
         Args:
@@ -100,7 +99,6 @@ class Adapter:
             return packed + 4 * scales
         return packed + scales + 4 * -(-scales // SCALES) + 4  # and the scales' mean, in fp32
 
-    @checked
     def check(self, model: Model) -> None:
         """Refuse a target that the model's layers do not have.
 
@@ -154,7 +152,8 @@ class Adapter:
                 )
         if given.get("bias", "none") != "none":
             raise BadValue(f"{where}: bias must be 'none', got {given['bias']!r}")
-        targets = _targets(where, given.get("target_modules"), model)
+        names = given.get("target_modules")
+        targets = targets_of(f"target_modules of {where}", names, model)
         return cls(rank=given["r"], targets=targets, dropout=bool(given.get("lora_dropout")))
 
 
@@ -171,21 +170,24 @@ def _given(config: Mapping[str, Any] | str | Path) -> tuple[str, Mapping[str, An
     return str(config), fields
 
 
-def _targets(where: str, names: Any, model: Model) -> tuple[Any, ...]:
-    """The targets that names of modules mean in a model."""
+def targets_of(where: str, names: Any, model: Model) -> tuple[Any, ...]:
+    """The targets that names mean in a model: the account's own, or those of modules.
+
+    Raises:
+        UsageError: the model's layers have none of that name; the message names ``where``.
+    """
     attention = ("qkv", "o") if model.fused_qkv else ("q", "k", "v", "o")
     inner = ("gate", "up", "down") if model.mlp == "swiglu" else ("up", "down")
     if names == "all-linear":
         return (*attention, *inner)
     if not isinstance(names, list) or not names:
-        raise BadValue(
-            f"{where}: target_modules must be a list of names or 'all-linear', got {names!r}"
-        )
+        raise BadValue(f"{where} must be a list of names or 'all-linear', got {names!r}")
     found: list[str] = []
     for name in names:
-        there = [t for t in (*attention, *inner) if str(name).split(".")[-1] in TENSORS[t]]
+        last = str(name).split(".")[-1]
+        there = [t for t in (*attention, *inner) if last in (t, *TENSORS[t])]
         if not there:
-            known = sorted({alias for t in (*attention, *inner) for alias in TENSORS[t]})
-            raise not_among(f"target_modules of {where}", str(name), known)
+            known = [alias for t in (*attention, *inner) for alias in (t, *TENSORS[t][1:])]
+            raise not_among(f"target of {model.name} ({where})", str(name), dict.fromkeys(known))
         found += there
     return tuple(target for target in (*attention, *inner) if target in found)

@@ -243,6 +243,21 @@ class Recipe:
         fused = self.step == "fused" and self.offload_optimizer == "device"
         return "device" if fused else "cpu"
 
+    def refuse_adapter(self, what: str) -> None:
+        """Refuse an adapter where it would be ignored.
+
+        Args:
+            what: what knows none, as a sentence's subject.
+
+        Raises:
+            BadValue: there is one.
+        """
+        if self.adapter is not None:
+            raise BadValue(
+                f"adapter must be None: {what} takes every parameter as trained; the account by"
+                " moments (a Model with a Batch) knows adapters"
+            )
+
     @checked
     def check_offload(self, zero: Whole) -> None:
         """Refuse what ZeRO's stages cannot keep elsewhere.

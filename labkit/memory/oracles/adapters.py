@@ -72,7 +72,7 @@ def track(
     Raises:
         UsageError: peft is not there, or the networks lack what the model asks for.
     """
-    extras.need("memory accuracy", "peft", "peft")
+    extras.need("a step with adapters", "dev", "peft")
     import torch
     from torch._subclasses.fake_tensor import FakeTensorMode
 
