@@ -261,11 +261,11 @@ def test_peft_itself_writes_such_a_configuration() -> None:
     ("changes", "message"),
     [
         ({"r": None}, "lacks a field 'r'"),
-        ({"r": 0}, "rank must be a whole number, at least 1"),
+        ({"r": 0}, "config: r must be a whole number, at least 1, got 0"),
         ({"use_dora": True}, "use_dora must be left out"),
         ({"bias": "all"}, "bias must be 'none', got 'all'"),
         ({"peft_type": "IA3"}, "peft_type must be LORA, got 'IA3'"),
-        ({"target_modules": ["w1"]}, "no target of custom .target_modules of adapter_config. .w1"),
+        ({"target_modules": ["w1"]}, "no target of custom .target_modules of config. .w1"),
         ({"target_modules": ".*proj"}, "must be a list of names or 'all-linear'"),
     ],
 )

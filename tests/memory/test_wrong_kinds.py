@@ -140,6 +140,7 @@ INNER = (
     "Parallel.stages",
     "Parallel.units",
     "Recipe.bytes_of",
+    "Recipe.refuse_adapter",
 )
 ROOM = kinds.Room(
     memory,
@@ -154,6 +155,7 @@ ROOM = kinds.Room(
         ),
     },
     also={
+        "Adapter.from_peft.model": "no target of",
         "Parallel.of.world_size": "world size",
         "Plan.model": "bare parameter count",
         "figure_sweep.table": "column of a sweep",

@@ -144,6 +144,9 @@ class Adapter:
             raise BadValue(f"{where}: peft_type must be LORA, got {kind!r}")
         if "r" not in given:
             raise UsageError(f"{where}: lacks a field 'r', the rank of the adapters")
+        rank = given["r"]
+        if type(rank) is not int or not 1 <= rank <= 2**40:
+            raise BadValue(f"{where}: r must be a whole number, at least 1, got {rank!r}")
         for name in _UNKNOWN:
             if given.get(name):
                 raise BadValue(
@@ -154,13 +157,13 @@ class Adapter:
             raise BadValue(f"{where}: bias must be 'none', got {given['bias']!r}")
         names = given.get("target_modules")
         targets = targets_of(f"target_modules of {where}", names, model)
-        return cls(rank=given["r"], targets=targets, dropout=bool(given.get("lora_dropout")))
+        return cls(rank=rank, targets=targets, dropout=bool(given.get("lora_dropout")))
 
 
 def _given(config: Mapping[str, Any] | str | Path) -> tuple[str, Mapping[str, Any]]:
     """The name and the fields of a configuration."""
     if isinstance(config, Mapping):
-        return "adapter_config", config
+        return "config", config
     try:
         fields = json.loads(Path(config).read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:

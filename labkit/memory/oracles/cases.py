@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
-from labkit.memory.jobs.adapter import Adapter
+from labkit.memory.jobs.adapter import Adapter, Target
 from labkit.memory.jobs.batch import Batch
 from labkit.memory.jobs.parallel import Parallel
 from labkit.memory.jobs.recipe import Recipe
@@ -110,7 +110,7 @@ def with_adapters(*, every: bool = False) -> tuple[Plan, ...]:
     """
     llama, gpt = (Model.preset(name) for name in ("llama-2-7b", "gpt2-124m"))
     mistral = Model.preset("mistral-7b")
-    linear = ("q", "k", "v", "o", "gate", "up", "down")
+    linear: tuple[Target, ...] = ("q", "k", "v", "o", "gate", "up", "down")
     narrow = {"gradients": "bf16", "states": "bf16"}
     cast = {"parameters": "fp32", "compute": "bf16", "autocast": True}
     rows: list[tuple[Model, Adapter, dict[str, Any], Batch]] = [

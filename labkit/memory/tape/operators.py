@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from itertools import zip_longest
 
 from labkit.memory.tape.mode import BF16, BOOL, FP32
 from labkit.memory.tape.tape import CACHED, Backward, Counts, Size, Tape, Tensor, call, unit
@@ -42,7 +41,8 @@ def _kept_for_others(
 
     A matrix in 4 bits is kept as it is stored.
     """
-    pairs = zip_longest(operands, names, reversed(operands), fillvalue="")
+    named = [*names, *[""] * (len(operands) - len(names))]
+    pairs = zip(operands, named, reversed(operands), strict=True)
     kept = [(x, name) for x, name, other in pairs if not (other.frozen or x.packed)]
     return [x for x, _ in kept], [name for _, name in kept]
 
