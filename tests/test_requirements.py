@@ -26,6 +26,7 @@ LOADS_AN_EXTRA = {
     "labkit.kit.meters": "labkit.kit.ranks",
     "labkit.kit.rank_process": "labkit.kit.ranks",
     "labkit.memory.movement.quantise": "",  # it is given tensors
+    "labkit.memory.oracles.adapters": "labkit.memory.oracles.checking",
     "labkit.memory.oracles.blocks": "labkit.memory.oracles.checking",
     "labkit.memory.oracles.collective": "labkit.kit.ranks",
     "labkit.memory.oracles.cuda": "labkit.memory.oracles.cuda",
@@ -84,7 +85,7 @@ def owners(top: str) -> set[str]:
 def test_engines_import_what_a_plain_installation_brings(path: Path) -> None:
     more = {top for top in foreign(path) if not owners(top) & BASE}
     assert bool(more) == (name_of(path) in LOADS_AN_EXTRA), more
-    assert more <= {"psutil", "sklearn", "torch", "zeus"}
+    assert more <= {"peft", "psutil", "sklearn", "torch", "zeus"}
 
 
 @pytest.mark.parametrize("guard", sorted({*LOADS_AN_EXTRA.values()} - {""}))

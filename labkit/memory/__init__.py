@@ -14,6 +14,7 @@ loads neither torch nor Plotly.
 import lazy_loader
 
 _HOMES = {  # where each public name comes from; modules are loaded with the first of their names
+    "jobs.adapter": ("Adapter",),
     "jobs.batch": ("Batch",),
     "jobs.parallel": ("Parallel", "split_layers"),
     "jobs.recipe": ("Recipe",),

@@ -397,3 +397,40 @@ def test_options_that_contradict_are_refused(
     refused: Refused, arguments: tuple[object, ...], rule: str
 ) -> None:
     assert rule in refused("plan", "gpt2-124m", *arguments)
+
+
+def test_adapters_from_options_are_those_of_python(told: Told, tmp_path: Path) -> None:
+    options = ("--lora-rank", 8, "--lora-targets", "q_proj,o", "--seq", 64)
+    found = told("plan", "mistral-7b", *options)
+    adapter = memory.Adapter(rank=8, targets=("q", "o"))
+    model = memory.Model.preset("mistral-7b")
+    batch = memory.Batch(seq=64)
+    same = memory.Plan(
+        model=model, recipe=memory.Recipe.preset("lora", adapter=adapter), batch=batch
+    )
+    assert found["peak_bytes"] == same.peak_bytes
+    file = tmp_path / "adapter_config.json"
+    file.write_text(json.dumps({"r": 8, "target_modules": ["q_proj", "o_proj"]}))
+    assert told("plan", "mistral-7b", "--lora-config", file, "--seq", 64) == found
+    packed = told("plan", "mistral-7b", *options, "--recipe", "qlora")
+    base = memory.Adapter(rank=8, targets=("q", "o"), base="nf4")
+    recipe = memory.Recipe.preset("qlora", adapter=base)
+    same = memory.Plan(model=model, recipe=recipe, batch=batch)
+    assert packed["peak_bytes"] == same.peak_bytes
+
+
+def test_options_of_adapters_that_cannot_be_name_themselves(
+    refused: Refused, tmp_path: Path
+) -> None:
+    assert "--lora-rank must be at least 1, got 0" in refused("plan", MODEL, "--lora-rank", 0)
+    said = refused("plan", "mistral-7b", "--lora-targets", "q,w1")
+    assert "no target of mistral-7b (--lora-targets) 'w1'" in said
+    file = tmp_path / "adapter_config.json"
+    file.write_text(json.dumps({"target_modules": ["q_proj"]}))
+    said = refused("plan", "mistral-7b", "--lora-config", file)
+    assert "lacks a field 'r'" in said
+    assert "adapter_config.json" in said
+    said = refused("plan", "mistral-7b", "--lora-config", file, "--lora-rank", 4)
+    assert "--lora-config must be given without" in said
+    assert "must be a readable" in refused("plan", "mistral-7b", "--lora-config", tmp_path / "no")
+    assert "tp must be 1" in refused("plan", "mistral-7b", "--lora-rank", 4, "--tp", 2)

@@ -15,13 +15,14 @@ import pytest
 from labkit import memory
 from labkit.errors import BadValue, LabkitError
 from labkit.hardware import Link
-from labkit.memory import Batch, Cluster, Model, Parallel, Plan, Recipe, Update
+from labkit.memory import Adapter, Batch, Cluster, Model, Parallel, Plan, Recipe, Update
 from labkit.memory.jobs.traffic import Collective
 from labkit.memory.oracles import oracle
 from tests import kinds
 from tests.wrong_kinds import WRONG, problem, problems
 
 GPT = Model.preset("gpt2-124m")
+LLAMA = Model.preset("llama-2-7b")
 PLAN = Plan(model=GPT, batch=Batch(seq=64))
 COUNT = Plan(model=10**9, parallel=Parallel(dp=8, zero=1))
 NEEDED: dict[type, dict[str, Any]] = {
@@ -33,7 +34,7 @@ NEEDED: dict[type, dict[str, Any]] = {
         "num_ranks": 2,
     },
 }  # fmt: skip
-RECORDS = (Batch, Collective, Model, Parallel, Plan, Recipe)
+RECORDS = (Adapter, Batch, Collective, Model, Parallel, Plan, Recipe)
 COLLECTIVE = Collective(**NEEDED[Collective])
 SMALL = Plan(
     model=Model(num_layers=1, hidden=8, heads=2, vocab=16),
@@ -60,6 +61,7 @@ def examples() -> Mapping[str, Mapping[str, Any]]:
     least = pd.DataFrame({"model": ["a"], "plan": ["b"], "dp": [8]})
     return {
         **{type(each).__name__: fields_of(each) for each in described()},
+        "Adapter.from_peft": {"config": {"r": 8, "target_modules": ["q_proj"]}, "model": LLAMA},
         "Cluster.of_servers": {"flops_per_s": 1e14, "gbit_per_s": 100.0},
         "Cluster.scaled": {"rate": "ring", "factor": 2.0},
         "Cluster.time_s": {"item": COLLECTIVE},
@@ -120,7 +122,7 @@ def examples() -> Mapping[str, Mapping[str, Any]]:
 
 
 def described() -> tuple[Any, ...]:
-    return (PLAN, GPT, Parallel(dp=8, tp=2), Recipe(), Batch(seq=64), CLUSTER, UPDATE)
+    return (PLAN, GPT, Parallel(dp=8, tp=2), Recipe(), Batch(seq=64), CLUSTER, UPDATE, Adapter())
 
 
 def objects() -> Mapping[str, Any]:
@@ -128,6 +130,8 @@ def objects() -> Mapping[str, Any]:
 
 
 INNER = (
+    "Adapter.base_bytes",
+    "Adapter.check",
     "Batch.num_checkpoints",
     "Batch.num_recomputed",
     "Parallel.elements",
@@ -136,6 +140,7 @@ INNER = (
     "Parallel.stages",
     "Parallel.units",
     "Recipe.bytes_of",
+    "Recipe.refuse_adapter",
 )
 ROOM = kinds.Room(
     memory,
@@ -150,6 +155,7 @@ ROOM = kinds.Room(
         ),
     },
     also={
+        "Adapter.from_peft.model": "no target of",
         "Parallel.of.world_size": "world size",
         "Plan.model": "bare parameter count",
         "figure_sweep.table": "column of a sweep",

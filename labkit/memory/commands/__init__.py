@@ -48,6 +48,8 @@ _GROUPS = {
         "labkit memory plan llama-2-7b --dp 64 --zero 3 --seq 4096",
         "labkit memory plan llama-3-70b --world-size 1024 --tp 8 --pp 4 --zero 1",
         "labkit memory plan llama-3-8b --framework torchtitan --dp 8 --seq 8192",
+        "labkit memory plan mistral-7b --lora-rank 16 --lora-targets q,v",
+        "labkit memory plan llama-3-8b --recipe qlora --lora-targets all --recompute full",
         "labkit memory plan gpt2-1.5b --explain activation.mlp",
     ]
 )
@@ -299,7 +301,7 @@ def accuracy(
     every: Annotated[bool, option("Every case: several minutes.", "--all")] = False,
     parts: Annotated[
         list[str] | None,
-        option("Only layers, models, shards, stage3 or gpu. Repeatable.", "--part"),
+        option("Only layers, models, adapters, shards, stage3 or gpu. Repeatable.", "--part"),
     ] = None,
 ) -> Report:
     """What is predicted beside what torch does, from a layer to a GPU; a minute or two."""
@@ -310,7 +312,11 @@ def accuracy(
     facts: list[tuple[str, str, str]] = []
     sheets: dict[str, Sheet] = {}
     data: dict[str, Any] = {"command": "accuracy"}
-    for part in parts or accuracy.PARTS:
+    chosen = parts or list(accuracy.PARTS)
+    if not parts and (lacking := accuracy.lacking()):
+        facts.append(("adapters", "not run", lacking))
+        chosen.remove("adapters")
+    for part in chosen:
         table = accuracy.table(part, every=every)
         data["rows" if part == "models" else part] = [] if table is None else records(table)
         if table is None:

@@ -12,6 +12,7 @@ from labkit.errors import BadValue, UsageError, not_among
 from labkit.kit.command import argument, assignments, byte_counts, option, value_of
 from labkit.kit.describe import field_rules
 from labkit.kit.rules import Refused
+from labkit.memory.jobs.adapter import TARGETS, Adapter, targets_of
 from labkit.memory.jobs.parallel import Parallel
 from labkit.memory.jobs.recipe import PRESETS, Recipe
 from labkit.memory.plans.frameworks import FRAMEWORKS, Framework, framework
@@ -71,6 +72,21 @@ class Spread:
             metavar="NAME=VALUE",
         ),
     ] = None
+    lora_rank: Annotated[
+        int | None,
+        option("Train adapters of this rank only; the recipe is then lora unless it is said."),
+    ] = None
+    lora_targets: Annotated[
+        str | None,
+        option(
+            f"Projections that have adapters: some of {', '.join(TARGETS)}, or all."
+            " Default: q,v, or qkv.",
+            metavar="NAME,NAME",
+        ),
+    ] = None
+    lora_config: Annotated[
+        str | None, option("PEFT's adapter_config.json in place of the two.", metavar="FILE")
+    ] = None
     ideal: Annotated[bool, option("Shards of Ψ/N, not of whole rows.", "--ideal")] = False
 
     def of(self, model: Model) -> Plan:
@@ -80,12 +96,42 @@ class Spread:
             UsageError: an option breaks a rule; the message names it.
         """
         said = self._said()
+        said |= self._adapter(model)
         said["seq"] = said.get("seq", min(2048, model.positions or 2048))
         if self.world_size is not None:
             degrees = {name: said[name] for name in ("dp", "tp", "cp", "pp") if name in said}
             said["dp"] = Parallel.of(self.world_size, **degrees).dp
         frame = DEFAULTS if self.framework is None else framework(self.framework)
         return replace(frame.plan(model, **said), ideal=self.ideal)
+
+    def _adapter(self, model: Model) -> dict[str, Any]:
+        """Say what is trained where an option says so: the adapter, and its recipe.
+
+        Raises:
+            UsageError: an option breaks a rule; the message names it.
+        """
+        options = (self.lora_rank, self.lora_targets, self.lora_config)
+        if options == (None, None, None):
+            return {}
+        recipe = self.recipe or "lora"
+        if recipe not in PRESETS:
+            raise not_among("recipe", recipe, PRESETS)
+        given: Adapter = PRESETS[recipe].get("adapter", Adapter())
+        if self.lora_config is not None:
+            if options[:2] != (None, None):
+                raise BadValue("--lora-config must be given without --lora-rank and --lora-targets")
+            read = Adapter.from_peft(self.lora_config, model)
+            return {"recipe": recipe, "adapter": replace(read, base=given.base)}
+        if self.lora_rank is not None and self.lora_rank < 1:
+            raise BadValue(f"--lora-rank must be at least 1, got {self.lora_rank}")
+        names: Any = "q,v"
+        if model.fused_qkv:
+            names = "qkv"
+        names = self.lora_targets or names
+        names = "all-linear" if names in {"all", "all-linear"} else names.split(",")
+        targets = targets_of("--lora-targets", names, model)
+        rank = self.lora_rank or given.rank
+        return {"recipe": recipe, "adapter": replace(given, rank=rank, targets=targets)}
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -102,6 +148,8 @@ class Spread:
             if item.name in {*FIELDS, "recipe"} and value not in (None, item.default):
                 said[item.name] = value_of(value) if item.name == "recompute" else value
         for name, value in assignments("--set", self.assigned).items():
+            if name == "adapter":
+                raise BadValue("--set adapter must be left out: --lora-rank says what is trained")
             if name not in FIELDS:
                 raise not_among("field (--set)", name, sorted(FIELDS))
             if name in said:

@@ -9,6 +9,7 @@ from typing import Any, Literal
 
 from labkit.errors import BadValue, UsageError, not_among
 from labkit.kit.describe import Whole, checked, description
+from labkit.memory.jobs.adapter import Adapter
 from labkit.memory.tape.mode import Size
 from labkit.models import TensorShape
 
@@ -18,6 +19,7 @@ Step = Literal["foreach", "fused", "for-loop"]
 Place = Literal["device", "cpu", "nvme"]
 
 DTYPE_BYTES: dict[str, float] = {"fp32": 4, "bf16": 2, "fp16": 2, "fp8": 1, "int8": 1, "int4": 0.5}
+_WIDE = ("fp32", "bf16", "fp16")
 # A step counter, which torch keeps as an fp32 tensor beside each parameter's states.
 COUNTER_BYTES = 4
 # bitsandbytes 0.50: tensors with fewer elements keep fp32 states; the two tables of 256 fp32
@@ -65,6 +67,7 @@ class Recipe:
             the backward pass and dropped after the step, as ``zero_grad`` of torch does.
         offload_parameters, offload_gradients, offload_optimizer: where they are kept (ZeRO-Offload:
             gradients and optimizer on the CPU; ZeRO-Infinity: any of them on NVMe).
+        adapter: what is trained in place of all parameters, which are then frozen.
 
     >>> Recipe().optimizer_bytes, Recipe().bytes_per_param
     (12, 16)
@@ -92,6 +95,7 @@ class Recipe:
     offload_parameters: Place = "device"
     offload_gradients: Place = "device"
     offload_optimizer: Place = "device"
+    adapter: Adapter | None = None
     source: str = ""
 
     def __post_init__(self) -> None:
@@ -112,6 +116,33 @@ class Recipe:
             raise BadValue(
                 f"block must be {BLOCK} for {self.optimizer}, got {self.block}: only the states of"
                 " adam-8bit share scales"
+            )
+        if self.adapter is not None:
+            self._check_adapter(self.adapter)
+
+    def _check_adapter(self, adapter: Adapter) -> None:
+        """Refuse formats in which nobody runs adapters, or which the account does not know."""
+        for name in ("parameters", "gradients"):
+            if (given := getattr(self, name)) not in _WIDE:
+                raise BadValue(
+                    f"{name} must be {', '.join(_WIDE)} where there is an adapter, got {given}; a"
+                    " base in 4 bits is the adapter's base='nf4'"
+                )
+        if self.compute is not None and not self.autocast:
+            raise BadValue(
+                f"compute must be None where there is an adapter and no autocast, got"
+                f" {self.compute}: the base is used as it is stored"
+            )
+        wide = self.parameters == self.gradients == "fp32"
+        if self.autocast and not (wide and adapter.base == "stored"):
+            raise BadValue(
+                "autocast must be False where an adapter's base is not in fp32: the recipes lora"
+                " and qlora run without"
+            )
+        if adapter.packed and self.parameters == "fp32":
+            raise BadValue(
+                "parameters must be bf16 or fp16 where the base is in 4 bits, got fp32: it is the"
+                " format of the rest, and of the products"
             )
 
     @classmethod
@@ -212,6 +243,21 @@ class Recipe:
         fused = self.step == "fused" and self.offload_optimizer == "device"
         return "device" if fused else "cpu"
 
+    def refuse_adapter(self, what: str) -> None:
+        """Refuse an adapter where it would be ignored.
+
+        Args:
+            what: what knows none, as a sentence's subject.
+
+        Raises:
+            BadValue: there is one.
+        """
+        if self.adapter is not None:
+            raise BadValue(
+                f"adapter must be None: {what} takes every parameter as trained; the account by"
+                " moments (a Model with a Batch) knows adapters"
+            )
+
     @checked
     def check_offload(self, zero: Whole) -> None:
         """Refuse what ZeRO's stages cannot keep elsewhere.
@@ -237,6 +283,7 @@ def _bytes(dtype: str | None) -> int | float:
 
 
 _FP32 = {"name": "fp32 Adam", "parameters": "fp32", "gradients": "fp32", "master": None}
+_ADAPTERS = {"gradients": "fp32", "master": None, "source": "Hu et al. 2022; peft 0.21"}
 PRESETS: dict[str, dict[str, Any]] = {
     "mixed-adam": {"source": "ZeRO §3.1"},
     "bf16-mixed": {"name": "bf16 mixed-precision Adam", "source": "ZeRO §3.1"},
@@ -271,6 +318,15 @@ PRESETS: dict[str, dict[str, Any]] = {
         "name": "mixed-precision 8-bit Adam",
         "optimizer": "adam-8bit",
         "source": "Dettmers et al. 2022; bitsandbytes 0.50",
+    },
+    # A frozen 16-bit base; peft makes its adapters fp32 unless it is told otherwise.
+    "lora": _ADAPTERS | {"name": "LoRA: fp32 adapters, bf16 base", "adapter": Adapter()},
+    # The base in 4 bits.
+    "qlora": _ADAPTERS
+    | {
+        "name": "QLoRA: fp32 adapters, 4-bit base",
+        "adapter": Adapter(base="nf4"),
+        "source": "Dettmers et al. 2023; peft 0.21",
     },
 }
 

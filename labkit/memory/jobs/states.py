@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from labkit.memory.jobs.adapter import TENSORS, Adapter
 from labkit.memory.jobs.parallel import Parallel
 from labkit.memory.jobs.recipe import COUNTER_BYTES, DTYPE_BYTES, Recipe, element_bytes, state_bytes
 from labkit.memory.tape.mode import BF16
@@ -106,11 +107,16 @@ class Rows(NamedTuple):
     shape: tuple[int, ...]
     matrix: bool
     trained: bool
+    packed: bool = False
 
 
 @lru_cache(maxsize=1024)
-def rows_of(model: Model, cut: Parallel, device: int) -> tuple[Rows, ...]:
+def rows_of(
+    model: Model, cut: Parallel, device: int, adapter: Adapter | None = None
+) -> tuple[Rows, ...]:
     """The distinct tensors that a rank of a pipeline device holds, before ZeRO.
+
+    With an ``adapter`` they are frozen, and its matrices are there beside them.
 
     A router's correction is not among them: no gradient reaches it, and it is kept with the
     buffers (:func:`labkit.memory.tape.moments.held`).
@@ -123,11 +129,27 @@ def rows_of(model: Model, cut: Parallel, device: int) -> tuple[Rows, ...]:
             first = tensor.shape[0]
             gathered = unit.name if cut.wrap == "parts" or "block" in unit.name else "root"
             alike = (first, tensor.numel // first, tensor.role == "expert", gathered)
-            kind = (unit.count, tensor.shape, tensor.is_hidden_matrix, tensor.trained)
-            counts[(*alike, *kind)] += 1
+            kind = (unit.count, tensor.shape, tensor.is_hidden_matrix)
+            if adapter is None:
+                counts[(*alike, *kind, tensor.trained, False)] += 1
+                continue
+            in_layer = "block" in unit.name and len(tensor.shape) == 2
+            counts[(*alike, *kind, False, adapter.packed and in_layer)] += 1
+            for shape in _adapters(adapter, tensor) if in_layer else ():
+                own = (shape[0], shape[1], False, gathered, unit.count, shape, True, True, False)
+                counts[own] += 1
     return tuple(
         Rows(rows, rest, number, *others) for (rows, rest, *others), number in counts.items()
     )
+
+
+def _adapters(adapter: Adapter, tensor: TensorShape) -> Iterator[tuple[int, int]]:
+    """The shapes of an adapter's two matrices beside a matrix of a layer, where it is a target."""
+    name = tensor.name.removesuffix(".weight").rpartition(".")[2]
+    if tensor.role == "hidden" and name in {TENSORS[target][0] for target in adapter.targets}:
+        rows, columns = tensor.shape
+        yield adapter.rank, columns
+        yield rows, adapter.rank
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -238,7 +260,10 @@ class Holding:
         """Parameters, gradients (all there at once) and optimizer, and hpZ's second copy."""
         recipe = self.recipe
         group = self.parallel.secondary_group
-        yield self._state("parameters", recipe.parameter_bytes)
+        if recipe.adapter is None:
+            yield self._state("parameters", recipe.parameter_bytes)
+        else:
+            yield from self._base(recipe.adapter)
         if self.trained.tensors:
             yield self.trained._state("gradients", recipe.gradient_bytes)
             yield from self.trained._optimizer()
@@ -249,6 +274,23 @@ class Holding:
             formula = f"{width} B × {self._rule(shared)} × N/{group}"
             source = "ZeRO++ §3.2 (hpZ); torch's FSDP2 cuts the gathered tensor, padding and all"
             yield Term("second copy of the parameters", size, formula, source)
+
+    def _base(self, adapter: Adapter) -> Iterator[Term]:
+        """Parameters where there are adapters: the frozen base, in two formats, and theirs."""
+        width = self.recipe.parameter_bytes
+        frozen = [tensor for tensor in self.tensors if not tensor.trained]
+        sizes = [self.count(t) * t.rows * t.rest for t in frozen if not t.packed]
+        name = "rest of the base" if adapter.packed else "base"
+        source = self.recipe.source or "Hu et al. 2022 §4"
+        yield Term(f"parameters.{name}", width * sum(sizes), f"{width} B × Ψ frozen", source)
+        if adapter.packed:
+            packed = [t for t in frozen if t.packed]
+            matrices = [self.count(t) * adapter.base_bytes(t.rows * t.rest) for t in packed]
+            formula = "Σ of matrices: n/2 + scales of 64 weights each"
+            source = "Dettmers et al. 2023 §3; bitsandbytes, functional.py"
+            yield Term("parameters.base in 4 bits", sum(matrices), formula, source)
+        own = self.trained._state("parameters", self.recipe.gradient_bytes)
+        yield replace(own, component="parameters.adapters")
 
     def _state(self, component: str, width: float) -> Term:
         """A state of so many bytes an element, with its formula and its place."""

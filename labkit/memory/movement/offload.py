@@ -60,6 +60,7 @@ def offload(model: Model | Count, parallel: Parallel, recipe: Recipe) -> Offload
     [2.0, 14.0, 2.0]
     """
     recipe.check_offload(parallel.zero)
+    recipe.refuse_adapter("offload")
     if isinstance(model, int):
         usual = model / parallel.tp / parallel.pp
         experts = 0.0

@@ -14,7 +14,7 @@ from typing import Any
 import pandas as pd
 
 from labkit import extras
-from labkit.errors import not_among
+from labkit.errors import UsageError, not_among
 from labkit.files import shipped
 from labkit.memory.jobs.batch import Batch
 from labkit.memory.oracles import cases
@@ -25,6 +25,7 @@ from labkit.models import Model
 PARTS = {
     "layers": "activations saved for the backward pass beside torch's hooks",
     "models": "peaks and their moments beside torch's MemTracker",
+    "adapters": "peaks with peft's adapters beside torch's MemTracker",
     "shards": "bytes of every rank of every scheme beside real ranks over gloo",
     "stage3": "peaks with collectives' buffers beside FSDP2",
     "gpu": "peaks that a GPU's allocator saw",
@@ -49,8 +50,25 @@ def table(part: str, *, every: bool = False) -> pd.DataFrame | None:
 
         return cuda.stored(shipped("data/measured"))
     extras.need("memory accuracy", "torch", "torch", "psutil")
-    rows = {"layers": _layers, "models": _models, "shards": _shards, "stage3": _stage_3}
+    if part == "adapters":
+        extras.need("memory accuracy", "dev", "peft")
+    rows = {
+        "layers": _layers,
+        "adapters": _adapters,
+        "models": _models,
+        "shards": _shards,
+        "stage3": _stage_3,
+    }
     return pd.DataFrame(rows[part](every=every))
+
+
+def lacking() -> str:
+    """What is lacking for the part ``adapters``, in a sentence; empty where nothing is."""
+    try:
+        extras.need("this part", "dev", "peft")
+    except UsageError as error:
+        return str(error)
+    return ""
 
 
 def why(error_bytes: float, moment: str = "", tracked_moment: str = "") -> str:
@@ -82,6 +100,19 @@ def _models(*, every: bool) -> Iterator[dict[str, Any]]:
         choices = ("dtype", "attention", "recompute", "loss")
         row = {"model": job.model.name, **{name: getattr(job.mode, name) for name in choices}}
         row |= {"step": job.recipe.step, "seq": job.batch.seq, "micro_batch": job.batch.micro_batch}
+        yield row | peak_row(plan)
+
+
+def _adapters(*, every: bool) -> Iterator[dict[str, Any]]:
+    """Peaks with a frozen base."""
+    for plan in cases.with_adapters(every=every):
+        job = plan.estimate.job
+        adapter = job.recipe.adapter
+        assert adapter is not None
+        row = {"model": job.model.name, "rank": adapter.rank, "targets": ",".join(adapter.targets)}
+        row |= {name: getattr(job.mode, name) for name in ("dtype", "attention", "recompute")}
+        row |= {"adapters": job.recipe.gradients, "dropout": adapter.dropout}
+        row |= {"seq": job.batch.seq, "micro_batch": job.batch.micro_batch}
         yield row | peak_row(plan)
 
 

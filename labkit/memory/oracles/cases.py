@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
+from labkit.memory.jobs.adapter import Adapter, Target
 from labkit.memory.jobs.batch import Batch
 from labkit.memory.jobs.parallel import Parallel
 from labkit.memory.jobs.recipe import Recipe
@@ -98,6 +99,34 @@ def on_a_gpu() -> tuple[Plan, ...]:
             (llama, "autocast", "fused", 2048, 1, {}),
             (llama, "fp32", "foreach", 128, 1, {}),
         )
+    )
+
+
+def with_adapters(*, every: bool = False) -> tuple[Plan, ...]:
+    """Steps of whole models of which adapters are trained.
+
+    Args:
+        every: more formats and targets.
+    """
+    llama, gpt = (Model.preset(name) for name in ("llama-2-7b", "gpt2-124m"))
+    mistral = Model.preset("mistral-7b")
+    linear: tuple[Target, ...] = ("q", "k", "v", "o", "gate", "up", "down")
+    narrow = {"gradients": "bf16", "states": "bf16"}
+    cast = {"parameters": "fp32", "compute": "bf16", "autocast": True}
+    rows: list[tuple[Model, Adapter, dict[str, Any], Batch]] = [
+        (mistral, Adapter(), {}, Batch(seq=2048)),
+        (mistral, Adapter(targets=linear), {}, Batch(seq=4096, recompute="full")),
+        (llama, Adapter(rank=64, targets=linear, dropout=True), narrow, Batch(seq=1024)),
+        (gpt, Adapter(rank=8, targets=("qkv",)), cast, Batch(seq=1024, micro_batch=8)),
+    ]
+    if every:
+        rows += [
+            (llama, Adapter(rank=8, dropout=True), cast, Batch(seq=512, recompute="full")),
+            (gpt, Adapter(targets=("qkv", "o", "up", "down")), {}, Batch(seq=512)),
+        ]
+    return tuple(
+        Plan(model=model, recipe=Recipe.preset("lora", adapter=adapter, **formats), batch=batch)
+        for model, adapter, formats, batch in rows
     )
 
 

@@ -58,9 +58,12 @@ Rows = list[tuple[str, float, float]]
 
 def _fake(plan: Plan) -> Rows:
     """The plan beside torch's tracker."""
-    from labkit.memory.oracles import tracker
+    from labkit.memory.oracles import adapters, tracker
 
-    seen = tracker.track(**tracker.settings_of(plan))
+    if plan.recipe.adapter is None:
+        seen = tracker.track(**tracker.settings_of(plan))
+    else:
+        seen = adapters.track(**adapters.settings_of(plan))
     assert isinstance(plan.model, Model)
     counters = 0
     if plan.recipe.step != "fused":  # on a CPU they count too
@@ -80,6 +83,8 @@ def _fake(plan: Plan) -> Rows:
     for kind, size in seen.moments[seen.peak_moment].items():
         if kind.lower() != "total":
             name = _TRACKED.get(kind.rpartition(".")[2].capitalize(), REST)
+            if name == "parameters" and plan.recipe.adapter is not None:
+                name = REST  # a frozen base is no Parameter there
             tracked[name] = tracked.get(name, 0) + size
     predicted = {name: float(ours.pop(name)) for name in tracked if name in ours}
     predicted[REST] = float(sum(ours.values()))
@@ -88,10 +93,17 @@ def _fake(plan: Plan) -> Rows:
     return [*rows, (f"{PEAK}{seen.peak_moment}", sum(predicted.values()), float(seen.peak_bytes))]
 
 
+def _refuse_adapter(plan: Plan, oracle: str) -> None:
+    """Refuse adapters where none are run."""
+    if plan.recipe.adapter is not None:
+        raise UsageError(f"oracle {oracle!r} runs no adapters: give oracle 'fake'")
+
+
 def _gloo(plan: Plan) -> Rows:
     """Each rank's states, then the fullest rank's beside the plan's own account."""
     from labkit.memory.oracles.oracle import SECOND_COPY, measure, scheme_of
 
+    _refuse_adapter(plan, "gloo")
     assert isinstance(plan.model, Model)
     assert plan.batch is not None
     scheme = scheme_of(plan.parallel)
@@ -127,6 +139,7 @@ def _cuda(plan: Plan) -> Rows:
     """The peak of one step by the allocator's own count, after a first that makes the states."""
     from labkit.memory.oracles import cuda
 
+    _refuse_adapter(plan, "cuda")
     return [("peak", float(plan.peak_bytes), float(cuda.peak_of(plan, cuda.gpu())))]
 
 

@@ -53,6 +53,7 @@ class Arithmetic(NamedTuple):
                 a way the papers' formulas do not know, or the stage has nothing to offload.
         """
         self.recipe.check_offload(self.parallel.zero)
+        self.recipe.refuse_adapter("the papers' arithmetic")
         if isinstance(self.model, int) and self.batch is not None:
             raise BadValue("a bare parameter count has no shapes: give a Model")
         for name in ("pp", "ep", "cp"):

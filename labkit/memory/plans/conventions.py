@@ -99,6 +99,8 @@ def convention_terms(
     if convention not in CONVENTIONS:
         raise not_among("convention", convention, CONVENTIONS)
     given = parallel or Parallel(), recipe or Recipe.mixed_adam(), batch
+    if convention != "torch":
+        given[1].refuse_adapter(convention)
     return tuple(CONVENTIONS[convention](model, *given))
 
 

@@ -173,6 +173,7 @@ class Estimate:
                 "frozen parameters have no gradients and no optimizer states; what their layers"
                 " keep for the backward pass is counted as if they were trained"
             )
+        notes += _adapted(job)
         lives = "there throughout a step" if job.gradients_stay else "made backward, then dropped"
         if recipe.gradient_buffer:
             lives = "in a buffer that is allocated once"
@@ -260,6 +261,26 @@ _SOURCE = {
     "cast parameters": "torch FSDP2, mixed precision without resharding",
     estimates.SEQUENCES: "Megatron-LM, core/tensor_parallel/layers.py, GlobalMemoryBuffer",
 }
+
+
+def _adapted(job: Job) -> Iterator[str]:
+    """Sentences on adapters and their base."""
+    adapter = job.recipe.adapter
+    if adapter is None:
+        return
+    count = job.held.trained.whole
+    yield (
+        f"adapters of rank {adapter.rank} at {', '.join(adapter.targets)}: {count:,} trained"
+        f" parameters in {job.recipe.gradients}, all others frozen; peft's modules are checked"
+        " against torch's MemTracker"
+    )
+    yield "the embedding's output has no gradient: the first layer's base keeps nothing for it"
+    if adapter.packed:
+        yield (
+            "matrices of layers are in 4 bits as bitsandbytes lays them out, and made wide one at a"
+            " time: that was not run; left out are its tables and the scales while they are made"
+            " wide, less than 1/32 of a wide matrix"
+        )
 
 
 def _taken_for_granted(job: Job) -> Iterator[str]:

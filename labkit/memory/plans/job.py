@@ -12,9 +12,10 @@ from functools import cached_property, lru_cache
 from typing import Any
 
 from labkit.errors import BadValue, UsageError
+from labkit.memory.jobs.adapter import Adapter
 from labkit.memory.jobs.batch import Batch
 from labkit.memory.jobs.parallel import Parallel
-from labkit.memory.jobs.recipe import Recipe
+from labkit.memory.jobs.recipe import DTYPE_BYTES, Recipe
 from labkit.memory.jobs.states import Holding, rows_of
 from labkit.memory.tape.mode import Mode, SequenceGather
 from labkit.memory.tape.sizes import Shape, shape_of
@@ -93,6 +94,8 @@ class Job:
         self.parallel.check(self.model, self.batch)
         self.recipe.check_offload(self.parallel.zero)
         self.model.require_shapes()
+        if self.recipe.adapter is not None:
+            self._check_adapter(self.recipe.adapter)
         if self.batch.partition_checkpoints:
             raise UsageError(
                 "partition_checkpoints must be False in the account tensor by tensor;"
@@ -112,6 +115,24 @@ class Job:
         if self.batch.loss == "chunked" and self.batch.loss_chunks < 2:
             raise BadValue(
                 f"loss_chunks must be >= 2 for a chunked head, got {self.batch.loss_chunks}"
+            )
+
+    def _check_adapter(self, adapter: Adapter) -> None:
+        """Refuse what the account does not know of adapters."""
+        adapter.check(self.model)
+        parallel = self.parallel
+        for name in ("tp", "pp", "cp", "ep"):
+            if (degree := getattr(parallel, name)) > 1:
+                raise BadValue(f"{name} must be 1 where there is an adapter, got {degree}")
+        if parallel.zero == 3:
+            raise BadValue(
+                "zero must be <= 2 where there is an adapter, got 3: how a frozen base is gathered"
+                " is not known"
+            )
+        if self.batch.loss == "fused":
+            raise BadValue(
+                "loss must not be fused where there is an adapter: its kernel makes the gradient of"
+                " the head's matrix"
             )
 
     @cached_property
@@ -188,7 +209,7 @@ class Job:
     def held(self) -> Holding:
         """The states that the rank holds."""
         return Holding(
-            tensors=rows_of(self.model, self.parallel, self.device),
+            tensors=rows_of(self.model, self.parallel, self.device, self.recipe.adapter),
             parallel=self.parallel,
             recipe=self.recipe,
             dp=self.numbers.get("dp", self.parallel.dp),
@@ -221,6 +242,19 @@ class Job:
             "period": max(1, self.batch.every),
             "group": self.batch.recompute_group,
             "chunks": self.batch.loss_chunks,
+        } | self._adapted()
+
+    def _adapted(self) -> dict[str, Any]:
+        """What the tape takes of adapters; nothing where there are none."""
+        adapter = self.recipe.adapter
+        if adapter is None:
+            return {}
+        return {
+            "rank": adapter.rank,
+            "adapted": adapter.targets,
+            "adapter_bytes": int(DTYPE_BYTES[self.recipe.gradients]),
+            "adapter_dropout": adapter.dropout,
+            "packed": adapter.packed,
         }
 
 

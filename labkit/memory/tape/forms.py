@@ -110,8 +110,9 @@ def kept(program: Program) -> tuple[Kept, ...]:
 
 
 @lru_cache(maxsize=256)
-def parameters(program: Program) -> tuple[tuple[Amount, ...], ...]:
-    """Elements of each trained tensor in order, a layer's experts stacked.
+def parameters(program: Program, *, frozen: bool = False) -> tuple[tuple[Amount, ...], ...]:
+    """Elements of each trained tensor in order, or of each ``frozen`` one, a layer's experts
+    stacked.
 
     There are four lists: tensors before the layers, of one layer with an MLP, of one with experts,
     and after the layers.
@@ -122,7 +123,8 @@ def parameters(program: Program) -> tuple[tuple[Amount, ...], ...]:
     blocks = (kinds.get(experts, {}).values() for experts in (False, True))
     ends = [net.token, net.position], [*net.norm, None if program.tied else net.output]
     parts = ends[0], *blocks, ends[1]
-    return tuple(tuple(_amount(p.elements) for p in part if p is not None) for part in parts)
+    chosen = [[p for p in part if p is not None and p.frozen == frozen] for part in parts]
+    return tuple(tuple(_amount(p.elements) for p in part) for part in chosen)
 
 
 def _amount(counts: tapes.Counts) -> Amount:

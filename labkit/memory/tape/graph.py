@@ -34,13 +34,19 @@ class Storage:
 
 @dataclass(slots=True, eq=False)
 class Tensor:
-    """A view of a storage, and the node (and its output) that its gradient goes to."""
+    """A view of a storage, and the node (and its output) that its gradient goes to.
+
+    ``frozen``: nobody wants its gradient; what follows from frozen tensors alone is frozen too.
+    ``packed``: a parameter in 4 bits, which a product makes wide for itself.
+    """
 
     storage: Storage | None
     elements: Counts
     width: int
     node: Node | None = None
     output: int = 0
+    frozen: bool = False
+    packed: bool = False
 
     @property
     def size(self) -> Size:
@@ -49,7 +55,7 @@ class Tensor:
     def view(self, elements: Counts | None = None, width: int | None = None) -> Tensor:
         """The same bytes as another tensor, which is outside the graph."""
         elements = self.elements if elements is None else elements
-        return Tensor(self.storage, elements, width or self.width)
+        return Tensor(self.storage, elements, width or self.width, frozen=self.frozen)
 
 
 Keeps = Callable[[str, int], bool]  # kind of an operator, its number of that kind

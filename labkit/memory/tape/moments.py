@@ -84,6 +84,10 @@ def _program(shape: Shape, mode: Mode, numbers: Numbers, *, batched: bool) -> Pr
         grouped=_choice("kv_heads < heads", shape.kv_heads < shape.heads),
         batched=batched,
         sequence_parallel=numbers.sequence_parallel and not _all(numbers.tp == 1),
+        adapted=numbers.adapted,
+        adapter_width=numbers.adapter_bytes,
+        adapter_dropout=numbers.adapter_dropout,
+        packed=numbers.packed,
         structure=structure,
         **fixed,
     )
@@ -131,17 +135,21 @@ def held(shape: Shape, mode: Mode, numbers: Numbers) -> dict[str, Any]:
     if mode.attention == "eager" and mode.mask_added:
         buffers = buffers + width * numbers.seq**2
     count = over_layers(shape, tensors(shape, mode, numbers), sum)
-    return {"parameters": width * count, "buffers and inputs": buffers}
+    size = width * count
+    if numbers.adapted:
+        base = over_layers(shape, tensors(shape, mode, numbers, frozen=True), sum)
+        size = width * base + numbers.adapter_bytes * count
+    return {"parameters": size, "buffers and inputs": buffers}
 
 
-def tensors(shape: Shape, mode: Mode, numbers: Numbers) -> list[list[Any]]:
-    """Elements of each trained tensor in order, in four lists.
+def tensors(shape: Shape, mode: Mode, numbers: Numbers, *, frozen: bool = False) -> list[list[Any]]:
+    """Elements of each trained tensor in order, or of each ``frozen`` one, in four lists.
 
     They are those before the layers, of one layer with an MLP, of one with experts (stacked), and
     after the layers. A router's correction is not among them: it is kept with the buffers.
     """
     value = units(shape, numbers, mode)
-    forms = parameters(_program(shape, mode, numbers, batched=False))
+    forms = parameters(_program(shape, mode, numbers, batched=False), frozen=frozen)
     return [[sum(n * value[place] for place, n in form) for form in part] for part in forms]
 
 
@@ -196,7 +204,11 @@ def moments(shape: Shape, mode: Mode, **sizes: Any) -> dict[Moment, dict[str, An
     held_on = {"none": 0, "compute": mode.compute_bytes, "fp32": FP32}[mode.logits_held]
     logits = held_on * numbers.micro_batch * numbers.seq * over(shape.vocab, numbers.tp)
     # Gradients are as wide as parameters.
-    at_step = (logits, there["parameters"], 0, 0)
+    gradients = there["parameters"]
+    if numbers.adapted:
+        trained = over_layers(shape, tensors(shape, mode, numbers), sum)
+        gradients = numbers.adapter_bytes * trained
+    at_step = (logits, gradients, 0, 0)
     by_moment[Moment.STEP] = {**there, **dict(zip(tapes.CATEGORIES, at_step, strict=True))}
     return by_moment
 

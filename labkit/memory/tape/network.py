@@ -31,6 +31,8 @@ class Program:
     alike (``"flat"``), in groups recomputed together (``"nested"``), or every so many one that is
     recomputed (``"periodic"``); or one by one (``"listed"``), where ``layers`` with an MLP and with
     experts and ``repeat`` (of the recomputation) are fixed. ``stack``: which kinds there are.
+    ``adapted``: the projections that have adapters, all else is frozen; those have elements of
+    ``adapter_width`` bytes, and dropout or not; ``packed``: frozen matrices of layers have 4 bits.
     """
 
     mode: Mode
@@ -53,6 +55,10 @@ class Program:
     layers: tuple[int, int] = (0, 0)
     repeat: int = 1
     sequence_parallel: bool = False
+    adapted: tuple[str, ...] = ()
+    adapter_width: int = FP32
+    adapter_dropout: bool = False
+    packed: bool = False
 
 
 class Network:
@@ -62,13 +68,21 @@ class Network:
         self.program = program
         self.mode = program.mode
         self.tape = Tape()
-        self.ops = SpecialOperators(self.tape)
+        self.ops = SpecialOperators(self.tape, gpu=self.mode.gpu)
         self.width = BF16 if self.mode.dtype == "bf16" else FP32
         self.llama = program.mlp == "swiglu"
 
     def parameter(self, *names: str) -> Tensor:
-        """A parameter with as many elements as these units have together."""
-        return self.tape.parameter(count(**Counter(names)), self.width)
+        """A parameter with as many elements as these units have together.
+
+        Where there are adapters it is frozen.
+        """
+        frozen = bool(self.program.adapted)
+        return self.tape.parameter(count(**Counter(names)), self.width, frozen=frozen)
+
+    def adapter(self, *names: str) -> Tensor:
+        """A matrix of an adapter, with as many elements as these units have together."""
+        return self.tape.parameter(count(**Counter(names)), self.program.adapter_width)
 
     def normalise(self, x: Tensor, learned: list[Tensor], rows: str = "b·s") -> Tensor:
         """A norm of x: LayerNorm where weight and bias are learnt, RMSNorm where a weight is."""

@@ -6,7 +6,7 @@ Each method mirrors one operator as torch 2.13 runs it on a CPU. Widths are byte
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from labkit.memory.tape.mode import BF16, BOOL, FP32
 from labkit.memory.tape.tape import CACHED, Backward, Counts, Size, Tape, Tensor, call, unit
@@ -17,11 +17,16 @@ ATTENTION = "attention"  # what a checkpoint may keep
 
 @dataclass(frozen=True, slots=True)
 class Linear:
-    """The parameters of one linear layer: (out, in) weight and perhaps a bias."""
+    """The parameters of one linear layer: (out, in) weight and perhaps a bias.
+
+    ``adapter``: the two narrow layers beside it that are trained instead of it, and whether their
+    input goes through dropout.
+    """
 
     weight: Tensor
     bias: Tensor | None
     outputs: Counts
+    adapter: tuple[Linear, Linear, bool] | None = None
 
 
 def _passed_on(grads: list[Tensor], _: list[Tensor]) -> list[Tensor | None]:
@@ -29,11 +34,25 @@ def _passed_on(grads: list[Tensor], _: list[Tensor]) -> list[Tensor | None]:
     return [grads[0]]
 
 
+def _kept_for_others(
+    operands: Sequence[Tensor], names: Sequence[str]
+) -> tuple[list[Tensor], list[str]]:
+    """What a product keeps of its two operands: each for the other's gradient, where one is wanted.
+
+    A matrix in 4 bits is kept as it is stored.
+    """
+    named = [*names, *[""] * (len(operands) - len(names))]
+    pairs = zip(operands, named, reversed(operands), strict=True)
+    kept = [(x, name) for x, name, other in pairs if not (other.frozen or x.packed)]
+    return [x for x, _ in kept], [name for _, name in kept]
+
+
 class Operators:
     """The operators, on one tape."""
 
-    def __init__(self, tape: Tape) -> None:
+    def __init__(self, tape: Tape, *, gpu: bool = False) -> None:
         self.tape = tape
+        self.gpu = gpu
 
     def kernel(
         self,
@@ -45,9 +64,17 @@ class Operators:
         backward: Backward | None = None,
         kind: str = "",
     ) -> list[Tensor]:
-        """Run one operator: make its node, keep what it saves, allocate its outputs."""
+        """Run one operator: make its node, keep what it saves, allocate its outputs.
+
+        Where nobody wants the gradient of any input there is no node, and nothing is kept.
+        """
         tape = self.tape
         tape.need(*inputs, *saves)
+        if inputs and all(x is None or x.frozen for x in inputs):
+            results = tape.together(*outputs, beside=(*inputs, *saves))
+            for result in results:
+                result.frozen = True
+            return results
         node = tape.node(backward or self.each(inputs), *inputs)
         tape.save(node, *saves)
         results = tape.kept_outputs(kind, lambda: tape.together(*outputs, beside=(*inputs, *saves)))
@@ -59,13 +86,19 @@ class Operators:
         return results
 
     def each(self, inputs: Sequence[Tensor | None], order: Sequence[int] = ()) -> Backward:
-        """A backward pass that allocates one gradient after the other, in ``order``."""
-        sizes = [x.size for x in inputs if x is not None]
+        """A backward pass that allocates one gradient after the other, in ``order``.
+
+        Frozen inputs get none.
+        """
+        there = [x for x in inputs if x is not None]
+        sizes = [x.size for x in there]
+        wanted = [not x.frozen for x in there]
 
         def backward(_: list[Tensor], saved: list[Tensor]) -> list[Tensor | None]:
             gradients: list[Tensor | None] = [None] * len(sizes)
             for place in order or range(len(sizes)):
-                gradients[place] = self.tape.new(*sizes[place], *saved)
+                if wanted[place]:
+                    gradients[place] = self.tape.new(*sizes[place], *saved)
             return gradients
 
         return backward
@@ -78,7 +111,8 @@ class Operators:
     def view(self, x: Tensor, elements: Counts | None = None, width: int | None = None) -> Tensor:
         """A view whose gradient is a tensor of its own: a copy on its way back, or a sum."""
         out = x.view(elements, width)
-        out.node = self.tape.node(self.each([x]), x)
+        if not x.frozen:
+            out.node = self.tape.node(self.each([x]), x)
         return out
 
     def gelu(self, x: Tensor, name: str) -> Tensor:
@@ -146,21 +180,24 @@ class Operators:
         wide = max(x.width, y.width)
         (y_elements, y_width) = y.size
         x_width = x.width
+        x_learns = not x.frozen
+        y_learns = not y.frozen
 
         def backward(grads: list[Tensor], _: list[Tensor]) -> list[Tensor | None]:
             to_x = to_y = grads[0]
-            if x_width != wide:
+            if x_learns and x_width != wide:
                 to_x = self.tape.new(to_x.elements, x_width)
-            if reduce_y or y_width != wide:
+            if y_learns and (reduce_y or y_width != wide):
                 to_y = self.tape.new(y_elements, y_width)
             return [to_x, to_y]
 
         return self.kernel([x, y], (x.elements, wide), backward=backward)[0]
 
     def multiply(self, x: Tensor, y: Tensor, names: Sequence[str] = ("activation", "up")) -> Tensor:
-        """A product of two tensors that both want gradients."""
+        """A product of two tensors; each is kept for the other's gradient."""
         out = (x.elements, max(x.width, y.width))
-        return self.kernel([x, y], out, saves=[x, y], names=names)[0]
+        saves, names = _kept_for_others([x, y], names)
+        return self.kernel([x, y], out, saves=saves, names=names)[0]
 
     def swiglu(self, gate: Tensor, up: Tensor) -> Tensor:
         """SiLU of the gate times up, in one kernel that keeps both."""
@@ -177,6 +214,8 @@ class Operators:
         casts = self.tape.casts
         if casts is None or parameter.width == width:
             return parameter
+        if parameter.frozen:  # autocast caches what is trained only
+            return self.kernel([parameter], (parameter.elements, width))[0]
         if id(parameter) not in casts:
             node = self.tape.node(self.each([parameter]), parameter)
             cast = self.tape.new(parameter.elements, width, category=CACHED)
@@ -201,17 +240,20 @@ class Operators:
         input's gradient is scattered (Megatron-LM's sequence parallelism); ``buffered``: gathered
         into a buffer that is no part of the tape.
         """
+        if layer.adapter is not None:
+            return self.adapted(x, layer, name)
         tape = self.tape
         width = BF16 if tape.casts is not None else x.width
         bias = None if layer.bias is None else self.weight(layer.bias, width)
-        weight = self.weight(layer.weight, width)
+        packed = layer.weight.packed
+        weight = layer.weight if packed else self.weight(layer.weight, width)
         x = self.cast(x, width)
         anew = None if buffered else whole
         gathered = [] if anew is None else [tape.local(tape.new(anew, width, x))]
         # Without a bias mm finds the weight's gradient first, addmm and a gathered input the other.
         order = [1, 0] if layer.bias is None and whole is None else [0, 1]
         both = self.each([x, weight], order)
-        shift = layer.bias
+        shift = None if layer.bias is None or layer.bias.frozen else layer.bias
 
         def backward(_: list[Tensor], saved: list[Tensor]) -> list[Tensor | None]:
             beside = [*saved]
@@ -219,24 +261,67 @@ class Operators:
                 beside.append(tape.new(anew, width, *saved))
             if whole is not None:  # the input's gradient, before it is scattered
                 beside.append(tape.new(whole, width, *beside))
+            if packed:
+                beside.append(tape.new(weight.elements, width, *beside))
             gradients = both([], beside)
             tape.done(saved)
             return [*gradients, shift and tape.new(shift.elements, width)]
 
         tape.need(*gathered)
+        saves, names = _kept_for_others([x, weight], [name, "cached weights"])
+        wide = [tape.new(weight.elements, width, x)] if packed else []
+        tape.locals.extend(wide)
         return self.kernel(
             [x, weight, bias],
             (layer.outputs, width),
-            saves=[x, weight],
-            names=[name, "cached weights"],
+            saves=saves,
+            names=names,
             backward=backward,
             kind=MATRIX_PRODUCT if bias is None else "",
         )[0]
 
+    @call
+    def adapted(self, x: Tensor, layer: Linear, name: str) -> Tensor:
+        """A linear layer plus its adapter: x·Wᵀ + scale · (x·Aᵀ)·Bᵀ.
+
+        The adapter works in the format of its own matrices, unless autocast says otherwise. Source:
+        peft 0.21, tuners/lora/layer.py and, of a base in 4 bits, tuners/lora/bnb.py.
+        """
+        assert layer.adapter is not None
+        down, up, drops = layer.adapter
+        packed = layer.weight.packed
+        out = self.linear(x, replace(layer, adapter=None), name)
+        width = out.width
+        if packed:
+            out = self.copy(out)
+        if not (packed and self.tape.casts is not None):
+            x = self.tape.local(self.cast(x, down.weight.width))
+        change = self._change(out, x, down, up, drops)
+        if packed:
+            change = self.cast(change, width)
+        return self.cast(self.add(out, change), width)
+
+    @call
+    def _change(self, out: Tensor, x: Tensor, down: Linear, up: Linear, drops: bool) -> Tensor:
+        """What an adapter adds; ``out``, to which it will be added, is there all the while."""
+        narrow = self.linear(self.dropped(x) if drops else x, down, "adapter input")
+        return self.scale(self.linear(narrow, up, "adapted"))
+
+    def dropped(self, x: Tensor) -> Tensor:
+        """Dropout as ``nn.Dropout`` runs it: a GPU's mask has a byte an element, a CPU's is as wide
+        as x.
+        """
+        mask = BOOL if self.gpu else x.width
+        noise = self.tape.new(x.elements, mask, x)
+        self.tape.named("dropout mask", noise)
+        return self.kernel([x], x.size, saves=[noise])[0]
+
     def split(self, x: Tensor, parts: tuple[Counts, ...]) -> list[Tensor]:
         """Views of one tensor; their gradients are put together again."""
-        node = self.tape.node(self.each([x]), x, outputs=len(parts))
         views = [x.view(part) for part in parts]
+        if x.frozen:
+            return views
+        node = self.tape.node(self.each([x]), x, outputs=len(parts))
         for place, part in enumerate(views):
             part.node = node
             part.output = place
@@ -303,7 +388,8 @@ class Operators:
         first.
         """
         backward = self.each(inputs, order=[1, 0])
-        return self.kernel(inputs, out, saves=inputs, names=names, backward=backward)[0]
+        saves, names = _kept_for_others(inputs, names)
+        return self.kernel(inputs, out, saves=saves, names=names, backward=backward)[0]
 
     def future(self) -> Tensor:
         """Which positions lie ahead: one byte for each pair of positions."""
@@ -329,6 +415,17 @@ class Operators:
 
         It keeps its input and, of each row, 1/deviation; with a bias the mean too.
         """
+        both = len(learned) > 1  # LayerNorm's kernel leaves out gradients that nobody wants
+        wanted = [part for part in (x, *learned) if not (both and part.frozen)]
+        at_once = self.at_once(*wanted)
+        places = [place for place, part in enumerate((x, *learned)) if part in wanted]
+
+        def backward(grads: list[Tensor], saved: list[Tensor]) -> list[Tensor | None]:
+            gradients: list[Tensor | None] = [None] * (1 + len(learned))
+            for place, gradient in zip(places, at_once(grads, saved), strict=True):
+                gradients[place] = gradient
+            return gradients
+
         return self.kernel(
             [x, *learned],
             x.size,
@@ -336,7 +433,7 @@ class Operators:
             saves=[x, learned[0]],
             saves_outputs=range(1, 1 + len(learned)),
             names=["norm input", "", *(["norm statistics"] * len(learned))],
-            backward=self.at_once(x, *learned),
+            backward=backward,
         )[0]
 
     @call
@@ -354,6 +451,7 @@ class Operators:
         mean = self.kernel([self.power(wide)], (rows, FP32))[0]
         shifted = self.tape.new(rows, FP32, mean)  # the + eps
         shifted.node = mean.node
+        shifted.frozen = mean.frozen
         return shifted
 
     @call
@@ -373,8 +471,12 @@ class Operators:
         size = x.size
         of_factor = factor.size
         wide = size[0], max(x.width, factor.width)
+        alone = factor.frozen
 
         def backward(_: list[Tensor], saved: list[Tensor]) -> list[Tensor | None]:
+            if alone:
+                to_x = self.tape.new(*size, *saved)
+                return [None, to_x] if left else [to_x, None]
             first, second = (
                 self.tape.new(*part, *saved) for part in ((wide, size) if left else (size, wide))
             )
@@ -384,4 +486,5 @@ class Operators:
             return [first, self.tape.new(*of_factor, second)]
 
         operands = [factor, x] if left else [x, factor]
-        return self.kernel(operands, wide, saves=operands, names=names, backward=backward)[0]
+        saves, names = _kept_for_others(operands, names)
+        return self.kernel(operands, wide, saves=saves, names=names, backward=backward)[0]

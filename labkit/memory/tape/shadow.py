@@ -153,8 +153,8 @@ class Shadow(Network):
             spread = self.ops.embedding(numbers, self.position, unit("s·h"))
             x = self.ops.add(x, spread, reduce_y=True)
         x = self.ops.dropout(x, self.mode.dropout_mask_bytes)
-        assert x.node is not None
-        x.node.hook = lambda grad: self.leave(Moment.EMBEDDING_BACKWARD, grad)
+        if x.node is not None:  # nobody asks for a gradient of a frozen embedding
+            x.node.hook = lambda grad: self.leave(Moment.EMBEDDING_BACKWARD, grad)
         x = self.body(x)
         with self.part("head"):
             return self.loss(x, ids)

@@ -18,6 +18,19 @@ from labkit.memory.tape.step import Stretch
 from labkit.memory.tape.tape import INDEX, ONE, Tensor, call, unit
 
 INPUT = "projection input"
+ADAPTED = {
+    "query": "q",
+    "key": "k",
+    "value": "v",
+    "qkv": "qkv",
+    "out": "o",
+    "gate f": "gate",
+    "mlp up": "up",
+    "up f": "up",
+    "mlp down": "down",
+    "down f": "down",
+}
+"""Parameters of a layer, and what they are called as targets of adapters."""
 
 
 class Place(NamedTuple):
@@ -51,7 +64,23 @@ class Block:
         product = f"{inner}·{width}" if f"{inner}·{width}" in INDEX else f"{width}·{inner}"
         outputs = self.net.all_tokens if width == "h" else unit(f"b·s·{width}")
         weight = self.parameter(name, product)
-        return Linear(weight, self.parameter(f"{name}, bias", width) if bias else None, outputs)
+        shift = self.parameter(f"{name}, bias", width) if bias else None
+        return self.adapted(name, Linear(weight, shift, outputs), inner, width)
+
+    def adapted(self, name: str, layer: Linear, inner: str, *widths: str) -> Linear:
+        """The layer with its adapter where it has one, and in 4 bits where the base is."""
+        program = self.net.program
+        layer.weight.packed = program.packed
+        if ADAPTED.get(name) not in program.adapted:
+            return layer
+        for part, units in {"A": [inner], "B": widths}.items():
+            key = f"{name}, {part}"
+            if key not in self.parameters:
+                self.parameters[key] = self.net.adapter(*(f"{letter}·ρ" for letter in units))
+        down, up = (self.parameters[f"{name}, {part}"] for part in "AB")
+        narrow = Linear(down, None, unit("b·s·ρ"))
+        pair = (narrow, Linear(up, None, layer.outputs), program.adapter_dropout)
+        return replace(layer, adapter=pair)
 
     @call
     def forward(self, x: Tensor) -> Tensor:
@@ -90,7 +119,8 @@ class Block:
             narrow = unit("b·s·k")
             weight = self.parameter("qkv", "h·q", "h·k", "h·k")
             shift = self.parameter("qkv, bias", "q", "k", "k") if bias else None
-            layer = Linear(weight, shift, wide + 2 * narrow)
+            whole = Linear(weight, shift, wide + 2 * narrow)
+            layer = self.adapted("qkv", whole, "h", "q", "k", "k")
             q, k, v = ops.split(net.column(x, layer, INPUT), (wide, narrow, narrow))
             q = self.by_heads(q, "query")
             k = self.by_heads(k, "key")

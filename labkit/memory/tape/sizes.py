@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from labkit.errors import UsageError
-from labkit.memory.tape.mode import Mode
+from labkit.memory.tape.mode import FP32, Mode
 from labkit.memory.tape.tape import UNITS
 from labkit.models import Model
 
@@ -33,7 +33,11 @@ _NONE = dict.fromkeys((letter for unit in _LETTERS for letter in unit), 0)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Numbers:
-    """The sizes of a step that are numbers; each may be an array. See :func:`moments`."""
+    """The sizes of a step that are numbers; each may be an array. See :func:`moments`.
+
+    The last five, which are no arrays, say which projections have adapters, of which ``rank`` and
+    of how many bytes an element, whether with dropout, and whether the base is in 4 bits.
+    """
 
     seq: Any
     micro_batch: Any
@@ -43,6 +47,11 @@ class Numbers:
     tp: Any = 1
     ep: Any = 1
     sequence_parallel: bool = False
+    rank: int = 0
+    adapted: tuple[str, ...] = ()
+    adapter_bytes: int = FP32
+    adapter_dropout: bool = False
+    packed: bool = False
 
     def __post_init__(self) -> None:
         for name in ("seq", "micro_batch", "period", "group", "chunks", "tp", "ep"):
@@ -154,7 +163,7 @@ def _letters(shape: Shape, numbers: Numbers, mode: Mode) -> dict[str, Any]:
         **{"1": 1, "b": numbers.micro_batch, "s": s, "s²": s * s, "tokens": tokens, "rows": rows},
         **{"h": shape.hidden, "a": heads, "q": over(shape.heads * shape.head_dim, tp)},
         **{"k": over(shape.kv_heads * shape.head_dim, tp), "f": over(shape.ffn, tp)},
-        **{"v": over(shape.vocab, tp), "p": shape.positions},
+        **{"v": over(shape.vocab, tp), "p": shape.positions, "ρ": numbers.rank},
     }
     if mode.chunked:
         letters["c"], letters["e"] = numbers.chunk_rows

@@ -115,6 +115,12 @@ UNITS = (
     "h·m",
     # Sequence parallelism: the tokens of all tensor-parallel ranks.
     "tp·b·s·h",
+    # Adapters of rank ρ.
+    "b·s·ρ",
+    "h·ρ",
+    "q·ρ",
+    "k·ρ",
+    "f·ρ",
 )
 INDEX = {unit: place for place, unit in enumerate(UNITS)}
 
@@ -260,8 +266,13 @@ class Tape:
                 recorded.append((label, live.copy()))
         return recorded
 
-    def parameter(self, elements: Counts, width: int) -> Tensor:
-        """A parameter: its bytes are counted elsewhere, its gradient is stored here."""
+    def parameter(self, elements: Counts, width: int, *, frozen: bool = False) -> Tensor:
+        """A parameter: its bytes are counted elsewhere, its gradient is stored here.
+
+        A ``frozen`` one has no gradient.
+        """
+        if frozen:
+            return Tensor(None, elements, width, frozen=True)
 
         def accumulate(grads: list[Tensor], _: list[Tensor]) -> list[Tensor | None]:
             self.count_as(grads[0], category=GRADIENTS)

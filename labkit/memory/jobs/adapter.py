@@ -1,0 +1,196 @@
+"""Adapters: what is trained beside a frozen base, and how the base is stored."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+from labkit.errors import BadValue, UsageError, not_among
+from labkit.kit.describe import checked, description
+from labkit.memory.tape.mode import Size
+from labkit.models import Model
+
+Target = Literal["q", "k", "v", "qkv", "o", "gate", "up", "down"]
+TARGETS: tuple[str, ...] = get_args(Target)
+BLOCK = 64
+"""Weights that share a scale in 4 bits (Dettmers et al. 2023, §3; bitsandbytes' blocksize)."""
+SCALES = 256
+"""Scales that share a scale in turn, where they are quantised too."""
+# Tensors of a layer by target, and the names that transformers' modules give them.
+TENSORS = {
+    "q": ("query", "q_proj"),
+    "k": ("key", "k_proj"),
+    "v": ("value", "v_proj"),
+    "qkv": ("qkv", "c_attn", "qkv_proj", "query_key_value", "Wqkv"),
+    "o": ("out", "o_proj", "out_proj", "c_proj"),
+    "gate": ("gate", "gate_proj"),
+    "up": ("up", "up_proj", "c_fc", "fc1"),
+    "down": ("down", "down_proj", "c_proj", "fc2"),
+}
+# What peft's LoRA can do beside low rank, and the account has no term for.
+_UNKNOWN = (
+    "use_dora",
+    "modules_to_save",
+    "layers_to_transform",
+    "layer_replication",
+    "rank_pattern",
+    "target_parameters",
+    "trainable_token_indices",
+    "lora_bias",
+    "alora_invocation_tokens",
+    "exclude_modules",
+    "use_qalora",
+    "megatron_config",
+)
+
+
+@description(slots=True)
+class Adapter:
+    """Low-rank matrices that are trained in place of a frozen base (LoRA, QLoRA).
+
+    Each target W of a layer gets A (rank × in) and B (out × rank). They, their gradients and what
+    the optimizer remembers of them are in the formats of the recipe's ``gradients``, ``states`` and
+    ``master``; the base is in that of its ``parameters`` and has neither. As in peft, the input of
+    an adapter is cast to the adapter's format.
+
+    Attributes:
+        rank: r of LoRA.
+        targets: the projections of each layer that have one: ``q``, ``k``, ``v`` (``qkv`` where
+            they are one matrix), ``o``, ``gate``, ``up``, ``down``.
+        dropout: whether the adapters' input goes through dropout, which keeps a mask and a copy.
+        base: ``"nf4"``: matrices of layers have 4 bits and a scale of 8 bits for each 64 weights
+            (fp32 for each 256 of those), and one at a time is made wide; embeddings, head and norms
+            are as ``parameters`` says. ``"nf4-single"``: the scales are fp32. ``"stored"``: all is
+            as ``parameters`` says.
+
+    Source: Hu et al. 2022 (LoRA) §4; Dettmers et al. 2023 (QLoRA) §3.
+
+    >>> Adapter(base="nf4").base_bytes(4096 * 4096)  # 4.127 bits a weight
+    8658948
+    """
+
+    rank: Size = 16
+    targets: tuple[Target, ...] = ("q", "v")
+    dropout: bool = False
+    base: Literal["stored", "nf4", "nf4-single"] = "stored"
+
+    def __post_init__(self) -> None:
+        if not self.targets:
+            raise BadValue(f"targets must name at least one of {', '.join(TARGETS)}")
+        if len(set(self.targets)) < len(self.targets):
+            raise BadValue(f"targets must name each projection once, got {', '.join(self.targets)}")
+
+    @property
+    def packed(self) -> bool:
+        """Whether the base is in 4 bits."""
+        return self.base != "stored"
+
+    def base_bytes(self, elements: int) -> int:
+        """Bytes of a matrix of the base in 4 bits, its scales with it.
+
+        Args:
+            elements: of the matrix.
+        """
+        scales = -(-elements // BLOCK)
+        packed = -(-elements // 2)
+        if self.base == "nf4-single":
+            return packed + 4 * scales
+        return packed + scales + 4 * -(-scales // SCALES) + 4  # and the scales' mean, in fp32
+
+    def check(self, model: Model) -> None:
+        """Refuse a target that the model's layers do not have.
+
+        Raises:
+            BadValue: it has none of that name; the message says which it has.
+            UsageError: nothing is known of adapters in such layers.
+        """
+        if model.layout:
+            raise UsageError(
+                "layout must be empty where there are adapters: describe the base by its sizes, by"
+                " a preset or a config.json"
+            )
+        if model.kv_rank:
+            raise BadValue("kv_rank must be 0 where there are adapters: latents are not known")
+        attention = ("qkv", "o") if model.fused_qkv else ("q", "k", "v", "o")
+        inner = ("gate", "up", "down") if model.mlp == "swiglu" else ("up", "down")
+        known = attention if model.num_experts else (*attention, *inner)
+        for target in self.targets:
+            if target not in known:
+                raise BadValue(
+                    f"targets must be among {', '.join(known)} for {model.name}, got {target!r}"
+                )
+
+    @classmethod
+    @checked
+    def from_peft(cls, config: Mapping[str, Any] | str | Path, model: Model) -> Adapter:
+        """Read the adapter of a PEFT configuration.
+
+        Args:
+            config: the dict, or where its ``adapter_config.json`` is.
+            model: the base, whose layers decide what a name such as ``c_proj`` means.
+
+        Raises:
+            UsageError: a field is missing, or says what the account has no term for.
+
+        >>> llama = Model.preset("llama-2-7b")
+        >>> Adapter.from_peft({"r": 8, "target_modules": ["q_proj", "o_proj"]}, llama).targets
+        ('q', 'o')
+        """
+        where, given = _given(config)
+        kind = given.get("peft_type", "LORA")
+        if kind != "LORA":
+            raise BadValue(f"{where}: peft_type must be LORA, got {kind!r}")
+        if "r" not in given:
+            raise UsageError(f"{where}: lacks a field 'r', the rank of the adapters")
+        rank = given["r"]
+        if type(rank) is not int or not 1 <= rank <= 2**40:
+            raise BadValue(f"{where}: r must be a whole number, at least 1, got {rank!r}")
+        for name in _UNKNOWN:
+            if given.get(name):
+                raise BadValue(
+                    f"{where}: {name} must be left out: the account does not know it; got"
+                    f" {given[name]!r}"
+                )
+        if given.get("bias", "none") != "none":
+            raise BadValue(f"{where}: bias must be 'none', got {given['bias']!r}")
+        names = given.get("target_modules")
+        targets = targets_of(f"target_modules of {where}", names, model)
+        return cls(rank=rank, targets=targets, dropout=bool(given.get("lora_dropout")))
+
+
+def _given(config: Mapping[str, Any] | str | Path) -> tuple[str, Mapping[str, Any]]:
+    """The name and the fields of a configuration."""
+    if isinstance(config, Mapping):
+        return "config", config
+    try:
+        fields = json.loads(Path(config).read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise UsageError(f"{config}: must be a readable adapter_config.json: {error}") from error
+    if not isinstance(fields, dict):
+        raise UsageError(f"{config}: must hold an object, got {type(fields).__name__}")
+    return str(config), fields
+
+
+def targets_of(where: str, names: Any, model: Model) -> tuple[Any, ...]:
+    """The targets that names mean in a model: the account's own, or those of modules.
+
+    Raises:
+        UsageError: the model's layers have none of that name; the message names ``where``.
+    """
+    attention = ("qkv", "o") if model.fused_qkv else ("q", "k", "v", "o")
+    inner = ("gate", "up", "down") if model.mlp == "swiglu" else ("up", "down")
+    if names == "all-linear":
+        return (*attention, *inner)
+    if not isinstance(names, list) or not names:
+        raise BadValue(f"{where} must be a list of names or 'all-linear', got {names!r}")
+    found: list[str] = []
+    for name in names:
+        last = str(name).split(".")[-1]
+        there = [t for t in (*attention, *inner) if last in (t, *TENSORS[t])]
+        if not there:
+            known = [alias for t in (*attention, *inner) for alias in (t, *TENSORS[t][1:])]
+            raise not_among(f"target of {model.name} ({where})", str(name), dict.fromkeys(known))
+        found += there
+    return tuple(target for target in (*attention, *inner) if target in found)

@@ -1,0 +1,295 @@
+"""Adapters: peft's own modules under torch's tracker, the base in 4 bits by hand, and refusals."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from labkit import hardware
+from labkit.errors import UsageError
+from labkit.memory import (
+    Adapter,
+    Batch,
+    Cluster,
+    Model,
+    Parallel,
+    Plan,
+    Recipe,
+    Update,
+    check,
+    convention_terms,
+    differences,
+    fit,
+    offload,
+    sweep,
+    updated_step,
+)
+from tests.memory.steps import GPT, LLAMA
+
+EVERY = ("q", "k", "v", "o", "gate", "up", "down")
+BATCH = Batch(seq=16, micro_batch=2)
+AUTOCAST = {"compute": "bf16", "autocast": True, "parameters": "fp32"}
+FORMATS: dict[str, dict[str, Any]] = {
+    "fp32 on bf16": {},
+    "bf16": {"gradients": "bf16", "states": "bf16"},
+    "fp32": {"parameters": "fp32"},
+    "autocast": AUTOCAST,
+}
+
+
+def plan_of(model: Model, adapter: Adapter, formats: str = "fp32 on bf16", **batch: Any) -> Plan:
+    return Plan(
+        model=model,
+        recipe=Recipe.preset("lora", adapter=adapter, **FORMATS[formats]),
+        batch=Batch(seq=16, micro_batch=2, **batch),
+    )
+
+
+# ---------------------------------------------------------------- beside peft
+
+CASES = [
+    (LLAMA, Adapter(rank=4), "fp32 on bf16", {}),
+    (LLAMA, Adapter(rank=4, targets=EVERY), "bf16", {"norm_fused": False}),
+    (LLAMA, Adapter(rank=3, targets=EVERY, dropout=True), "autocast", {"attention": "eager"}),
+    (LLAMA, Adapter(rank=3, targets=EVERY, dropout=True), "fp32 on bf16", {"recompute": "full"}),
+    (
+        LLAMA,
+        Adapter(rank=4, targets=EVERY),
+        "autocast",
+        {"recompute": "full", "attention": "eager"},
+    ),
+    (LLAMA, Adapter(rank=4, targets=("up",)), "fp32", {"recompute": "selective"}),
+    (GPT, Adapter(rank=4, targets=("qkv",)), "fp32 on bf16", {"attention": "eager"}),
+    (GPT, Adapter(rank=2, targets=("o", "down"), dropout=True), "autocast", {}),
+]
+
+
+@pytest.mark.parametrize(("model", "adapter", "formats", "batch"), CASES)
+def test_every_moment_is_that_of_peft_modules(
+    model: Model, adapter: Adapter, formats: str, batch: dict[str, Any]
+) -> None:
+    pytest.importorskip("peft")
+    from labkit.memory.oracles import adapters
+
+    plan = plan_of(model, adapter, formats, **batch)
+    seen = adapters.track(**adapters.settings_of(plan))
+    told = plan.moments()["total"]
+    counters = 4 * sum(row.count("A") + row.count("B") for row in matrices(plan))
+    differences = {
+        moment: told[moment] + counters - seen.moments[moment]["Total"]
+        for moment in told.index
+        if moment in seen.moments
+    }
+    assert set(differences) >= {"forward, first", "backward, first", "optimizer step"}
+    assert not any(differences.values())
+
+
+def matrices(plan: Plan) -> list[str]:
+    """The two matrices of each adapter of each layer."""
+    assert plan.recipe.adapter is not None
+    assert isinstance(plan.model, Model)
+    return ["AB"] * len(plan.recipe.adapter.targets) * plan.model.num_layers
+
+
+def test_check_sets_peft_beside_the_plan() -> None:
+    pytest.importorskip("peft")
+    assert (check(plan_of(LLAMA, Adapter(rank=4)))["difference_bytes"] == 0).all()
+
+
+@pytest.mark.parametrize(
+    ("name", "adapter", "trained"),
+    [
+        # What peft's print_trainable_parameters says of these, in many public logs.
+        ("mistral-7b", Adapter(rank=16), 6_815_744),
+        ("llama-2-7b", Adapter(rank=8), 4_194_304),
+        ("llama-3-8b", Adapter(rank=16, targets=EVERY), 41_943_040),
+        ("gpt2-124m", Adapter(rank=8, targets=("qkv",)), 294_912),
+    ],
+)
+def test_trained_parameters_are_those_that_peft_prints(
+    name: str, adapter: Adapter, trained: int
+) -> None:
+    plan = Plan(
+        model=Model.preset(name), recipe=Recipe.preset("lora", adapter=adapter), batch=BATCH
+    )
+    row = plan.moments().loc["optimizer step"]
+    assert (row["gradients"], row["optimizer"]) == (4 * trained, 8 * trained)
+
+
+def test_a_master_copy_is_of_the_adapters_alone() -> None:
+    small = plan_of(LLAMA, Adapter(rank=4), "bf16")
+    recipe = Recipe.preset("mixed-adam", adapter=Adapter(rank=4))
+    large = Plan(model=LLAMA, recipe=recipe, batch=BATCH)
+    trained = small.moments().loc["optimizer step", "gradients"] / 2
+    assert large.moments().loc["optimizer step", "optimizer"] == 12 * trained
+
+
+# ---------------------------------------------------------------- the base in 4 bits
+
+
+def test_double_quantisation_saves_what_the_paper_says() -> None:
+    """0.373 bits a weight: 32/64 become 8/64 + 32/(64·256) (Dettmers et al. 2023, §3)."""
+    elements = 64 * 256 * 1000
+    double = 8 * (Adapter(base="nf4").base_bytes(elements) - 4) / elements
+    single = 8 * Adapter(base="nf4-single").base_bytes(elements) / elements
+    assert single == 4.5
+    assert round(single - double, 3) == 0.373
+
+
+def test_a_base_in_4_bits_by_hand() -> None:
+    model = LLAMA  # 3 layers; h = q = 64, k = 32, f = 88, v = 97, untied
+    recipe = Recipe.preset("qlora")
+    plan = Plan(model=model, recipe=recipe, batch=BATCH)
+    sizes = {64 * 64: 2, 32 * 64: 2, 64 * 88: 3}  # o and q, k and v, the MLP's
+    packed = 3 * sum(
+        number * (size // 2 + size // 64 + 4 * -(-size // 64 // 256) + 4)
+        for size, number in sizes.items()
+    )
+    rest = 2 * (2 * 97 * 64 + 7 * 64)  # embedding, head and norms
+    adapters = 4 * 3 * 16 * ((64 + 64) + (64 + 32))
+    terms = {term.component: term.num_bytes for term in plan.terms()}
+    assert terms["parameters.base in 4 bits"] == packed
+    assert terms["parameters.rest of the base"] == rest
+    assert terms["parameters.adapters"] == adapters
+    assert plan.moments().loc["after init", "parameters"] == packed + rest + adapters
+
+
+def test_one_matrix_at_a_time_is_made_wide() -> None:
+    """With next to no tokens the matrices are what a step allocates: the largest one, once."""
+    model = Model.preset("mistral-7b")
+    tiny = Batch(seq=1, micro_batch=1)
+    plans = {
+        name: Plan(model=model, recipe=Recipe.preset(name), batch=tiny)
+        for name in ("lora", "qlora")
+    }
+    largest = 2 * model.hidden * model.ffn
+    row, packed = (plan.moments().loc["forward, first"] for plan in plans.values())
+    less = row["parameters"] - packed["parameters"]
+    more = packed["total"] - (row["total"] - less)
+    assert largest <= more < 1.01 * largest
+
+
+# ---------------------------------------------------------------- what is refused
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"parallel": Parallel(tp=2)}, "tp must be 1"),
+        ({"parallel": Parallel(dp=2, zero=3)}, "zero must be <= 2"),
+        ({"batch": Batch(seq=16, micro_batch=2, loss="fused")}, "loss must not be fused"),
+        ({"model": Model.preset("gpt2-124m")}, "targets must be among qkv, o, up, down"),
+        ({"model": Model.preset("deepseek-v3")}, "kv_rank must be 0"),
+    ],
+)
+def test_what_is_not_known_is_refused(changes: dict[str, Any], message: str) -> None:
+    given: dict[str, Any] = {"model": LLAMA, "recipe": Recipe.preset("lora"), "batch": BATCH}
+    with pytest.raises(UsageError, match=message):
+        _ = Plan(**given | changes).peak_bytes
+
+
+@pytest.mark.parametrize(
+    ("recipe", "message"),
+    [
+        ({"parameters": "int4"}, "parameters must be fp32, bf16, fp16"),
+        ({"compute": "fp16"}, "compute must be None"),
+        ({"compute": "bf16", "autocast": True}, "autocast must be False"),
+        ({"parameters": "fp32", "adapter": Adapter(base="nf4")}, "parameters must be bf16"),
+    ],
+)
+def test_formats_that_nobody_runs_are_refused(recipe: dict[str, Any], message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        Recipe.preset("lora", **recipe)
+
+
+def test_who_knows_no_adapters_refuses_them() -> None:
+    recipe = Recipe.preset("lora")
+    plan = Plan(model=LLAMA, recipe=recipe, batch=BATCH)
+    link = hardware.link("nvlink-v100")
+    cluster = Cluster(flops_per_s=1e14, ring=link, node=link, inside=link)
+    for ask in (
+        lambda: Plan(model=1_000_000, recipe=recipe),
+        lambda: Plan(model=LLAMA, recipe=recipe),
+        lambda: convention_terms("megatron", LLAMA, recipe=recipe, batch=BATCH),
+        lambda: offload(LLAMA, Parallel(), recipe),
+        lambda: updated_step(plan, cluster, Update(s_per_param=1e-9, link_bytes_per_s=1e10)),
+    ):
+        with pytest.raises(UsageError, match="adapter must be None"):
+            ask()
+    table = differences(plan)
+    assert set(table.attrs["refused"]) == {"zero-paper", "deepspeed", "megatron"}
+    assert table.loc["gradients", "torch"] == plan.moments().loc["optimizer step", "gradients"]
+
+
+def test_replicas_send_the_gradients_of_adapters_alone() -> None:
+    plan = plan_of(LLAMA, Adapter(rank=4))
+    spread = replace(plan, parallel=Parallel(dp=4))
+    trained_bytes = plan.moments().loc["optimizer step", "gradients"]
+    (sent,) = spread.collectives()
+    assert sent.message_bytes == trained_bytes
+
+
+# ---------------------------------------------------------------- peft's configuration
+
+CONFIG = {"peft_type": "LORA", "r": 8, "target_modules": ["q_proj", "v_proj"], "bias": "none"}
+
+
+def test_a_peft_configuration_says_the_same(tmp_path: Path) -> None:
+    file = tmp_path / "adapter_config.json"
+    file.write_text(json.dumps(CONFIG | {"lora_dropout": 0.05}), encoding="utf-8")
+    adapter = Adapter.from_peft(file, LLAMA)
+    assert adapter == Adapter(rank=8, targets=("q", "v"), dropout=True)
+    every = CONFIG | {"target_modules": "all-linear"}
+    assert set(Adapter.from_peft(every, LLAMA).targets) == set(EVERY)
+    both = CONFIG | {"target_modules": ["c_attn", "c_proj"]}
+    assert Adapter.from_peft(both, GPT).targets == ("qkv", "o", "down")
+
+
+def test_peft_itself_writes_such_a_configuration() -> None:
+    peft = pytest.importorskip("peft")
+    config = peft.LoraConfig(r=4, target_modules=["q_proj", "o_proj"]).to_dict()
+    given = {name: sorted(v) if isinstance(v, set) else v for name, v in config.items()}
+    given["peft_type"] = given["peft_type"].value
+    assert Adapter.from_peft(given, LLAMA) == Adapter(rank=4, targets=("q", "o"))
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"r": None}, "lacks a field 'r'"),
+        ({"r": 0}, "config: r must be a whole number, at least 1, got 0"),
+        ({"use_dora": True}, "use_dora must be left out"),
+        ({"bias": "all"}, "bias must be 'none', got 'all'"),
+        ({"peft_type": "IA3"}, "peft_type must be LORA, got 'IA3'"),
+        ({"target_modules": ["w1"]}, "no target of custom .target_modules of config. .w1"),
+        ({"target_modules": ".*proj"}, "must be a list of names or 'all-linear'"),
+    ],
+)
+def test_a_configuration_that_is_not_known_names_its_field(
+    changes: dict[str, Any], message: str
+) -> None:
+    given = {name: value for name, value in (CONFIG | changes).items() if value is not None}
+    with pytest.raises(UsageError, match=message):
+        Adapter.from_peft(given, LLAMA)
+
+
+# ---------------------------------------------------------------- what fits
+
+
+def test_sweeps_and_fits_know_adapters() -> None:
+    plan = Plan(model=Model.preset("mistral-7b"), recipe=Recipe.preset("qlora"), batch=BATCH)
+    table = sweep(plan, seq=[512, 1024], micro_batch=[1, 2])
+    single = [
+        Plan(
+            model=plan.model,
+            recipe=plan.recipe,
+            batch=Batch(seq=int(row["seq"]), micro_batch=int(row["micro_batch"])),
+        ).peak_bytes
+        for _, row in table.iterrows()
+    ]
+    assert table["peak_bytes"].tolist() == single
+    assert fit(plan, vary="micro_batch", device="A100-40GB", headroom=0.9).value is not None
