@@ -167,6 +167,32 @@ def _keep(
 
 
 @njit(cache=True)
+def _waiting(
+    kept: np.ndarray, earlier: np.ndarray, later: np.ndarray, ready: np.ndarray, end: np.ndarray
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """How many tasks each one waits for, and which needs each one ends, as lists in two arrays.
+
+    Tasks that are kept have ended: who waits for them is ``ready`` no sooner.
+
+    Returns:
+        Of each task the number that it waits for, and its first need; of each need the next one.
+    """
+    waits_for = np.zeros(len(kept), dtype=np.int64)
+    first_waiting = np.full(len(kept), -1)
+    next_waiting = np.full(len(earlier), -1)
+    for need in range(len(earlier)):
+        if earlier[need] < 0 or kept[later[need]]:
+            continue
+        if kept[earlier[need]]:
+            ready[later[need]] = max(ready[later[need]], end[earlier[need]])
+        else:
+            waits_for[later[need]] += 1
+            next_waiting[need] = first_waiting[earlier[need]]
+            first_waiting[earlier[need]] = need
+    return waits_for, first_waiting, next_waiting
+
+
+@njit(cache=True)
 def _run(
     resource: np.ndarray,
     seconds: np.ndarray,
@@ -197,18 +223,7 @@ def _run(
     kept, free, left = _keep(resource, seconds, ready, end, since)  # 1
     if len(free) and (free + left).max() > limit:  # 5
         return False, 0
-    waits_for = np.zeros(len(resource), dtype=np.int64)  # 2
-    first_waiting = np.full(len(resource), -1)  # a need of each task's list, and the next one
-    next_waiting = np.full(len(earlier), -1)
-    for need in range(len(earlier)):
-        if earlier[need] < 0 or kept[later[need]]:
-            continue
-        if kept[earlier[need]]:
-            ready[later[need]] = max(ready[later[need]], end[earlier[need]])
-        else:
-            waits_for[later[need]] += 1
-            next_waiting[need] = first_waiting[earlier[need]]
-            first_waiting[earlier[need]] = need
+    waits_for, first_waiting, next_waiting = _waiting(kept, earlier, later, ready, end)  # 2
     queue = [(0.0, np.int64(0), np.int64(0))]  # numba takes the list's type from its first entry
     queue.pop()
     for task in range(len(resource)):

@@ -74,6 +74,29 @@ def figure_idea() -> go.Figure:
     return draw.finish(figure, title=title, x="time", height=330)
 
 
+def _add_level(
+    figure: go.Figure, ends: pd.Index, words: str, height: float, *, log_y: bool
+) -> None:
+    """Draw a number of the paper as a level from end to end, its words beneath its left end."""
+    figure.add_scatter(
+        x=ends,
+        y=[height, height],
+        mode="lines",
+        showlegend=False,
+        hovertemplate=f"{words}<extra></extra>",
+        line={"color": draw.PALETTE["paper"], "dash": "dot"},
+    )
+    figure.add_annotation(
+        x=math.log10(ends[0]),
+        y=math.log10(height) if log_y else height,
+        text=words,
+        showarrow=False,
+        xanchor="left",
+        yanchor="top",  # beneath, where lines come down to it from the left
+        font={"color": draw.PALETTE["paper"]},
+    )
+
+
 def figure_lines(
     lines: pd.DataFrame,
     *,
@@ -108,23 +131,7 @@ def figure_lines(
             line={"color": HUES.get(str(name), hue), "dash": "dot" if bound else "solid"},
         )
     if level:
-        figure.add_scatter(
-            x=lines.index[[0, -1]],
-            y=[level[1], level[1]],
-            mode="lines",
-            showlegend=False,
-            hovertemplate=f"{level[0]}<extra></extra>",
-            line={"color": draw.PALETTE["paper"], "dash": "dot"},
-        )
-        figure.add_annotation(
-            x=math.log10(lines.index[0]),
-            y=math.log10(level[1]) if log_y else level[1],
-            text=level[0],
-            showarrow=False,
-            xanchor="left",
-            yanchor="top",  # beneath, where lines come down to it from the left
-            font={"color": draw.PALETTE["paper"]},
-        )
+        _add_level(figure, lines.index[[0, -1]], *level, log_y=log_y)
     for words, (size, value) in (points or {}).items():
         figure.add_scatter(
             x=[size],

@@ -223,6 +223,49 @@ def warm_start(
     return weights
 
 
+@dataclass(kw_only=True)
+class _Watch:
+    """Looks at the accuracy every so many updates, and says when a training ends.
+
+    Attributes:
+        hopeless_after: updates after which a training that is no better than at its start is
+            given up.
+        curve: virtual time and accuracy of each look.
+        reached_s: virtual time at which the target was reached; None before.
+    """
+
+    data: Data
+    target: float
+    every: int
+    hopeless_after: int
+    first_share: float
+    curve: list[tuple[float, float]] = field(default_factory=list)
+    reached_s: float | None = None
+
+    @classmethod
+    def begin(
+        cls, data: Data, weights: Vector, target: float, replicas: int, patience: int
+    ) -> _Watch:
+        """Watch a training from its first weights on."""
+        return cls(
+            data=data,
+            target=target,
+            every=max(10, replicas // 2),
+            hopeless_after=max(1_000, patience * replicas),
+            first_share=accuracy(weights, data.test_images, data.test_digits),
+        )
+
+    def ends(self, weights: Vector, updates: int, now_s: float) -> bool:
+        if updates % self.every:
+            return False
+        share = accuracy(weights, self.data.test_images, self.data.test_digits)
+        self.curve.append((now_s, share))
+        if share >= self.target:
+            self.reached_s = now_s
+            return True
+        return updates >= self.hopeless_after and share <= self.first_share
+
+
 def downpour(
     data: Data,
     weights: Vector,
@@ -265,12 +308,9 @@ def downpour(
         for replica in range(cluster.replicas)
     ]
     heapq.heapify(arrivals)
-    curve: list[tuple[float, float]] = []
+    watch = _Watch.begin(data, weights, target, cluster.replicas, patience)
     updates = 0
     stale = 0
-    look_every = max(10, cluster.replicas // 2)
-    first_share = accuracy(weights, data.test_images, data.test_digits)
-    reached_s = None
     while updates < max_updates:
         # 1. The next gradient arrives; it was computed on weights fetched a while ago.
         now_s, replica = heapq.heappop(arrivals)
@@ -286,17 +326,11 @@ def downpour(
         next_s = now_s + 2 * cluster.message_s + cluster.computing_s(batch, generator)
         heapq.heappush(arrivals, (next_s, replica))
         # 3. Look at the accuracy now and then.
-        if updates % look_every == 0:
-            share = accuracy(weights, data.test_images, data.test_digits)
-            curve.append((now_s, share))
-            if share >= target:
-                reached_s = now_s
-                break
-            if updates >= max(1_000, patience * cluster.replicas) and share <= first_share:
-                break
+        if watch.ends(weights, updates, now_s):
+            break
     return Run(
-        time_s=reached_s,
-        curve=curve,
+        time_s=watch.reached_s,
+        curve=watch.curve,
         updates=updates,
         samples=updates * batch,
         staleness=stale / max(updates, 1),

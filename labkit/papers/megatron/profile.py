@@ -72,9 +72,9 @@ def profile_name(size: str, degree: int) -> str:
     """The file that holds Aceso's profile of a GPT of that ``size`` at that degree.
 
     >>> profile_name("1_3B", 2)
-    'gpt_1_3B_mbs4_tp2_algo0.csv'
+    'profiled-time-eurosys/gpt_1_3B_mbs4_tp2_algo0.csv'
     """
-    return f"gpt_{size}_mbs4_tp{degree}_algo0.csv"
+    return f"profiled-time-eurosys/gpt_{size}_mbs4_tp{degree}_algo0.csv"
 
 
 def read_operators(profiles: Mapping[int, pd.DataFrame]) -> pd.DataFrame:

@@ -109,6 +109,31 @@ def figure_loads(loads: Mapping[str, np.ndarray], *, title: str, y: str) -> go.F
     return draw.finish(figure, title=title, x="GPU, fullest first", y=y, height=380)
 
 
+def _add_points(
+    figure: go.Figure, words: str, values: Mapping[float, float], *, log_y: bool
+) -> None:
+    """Draw what others print, by x, with its words and the last value beside the last point."""
+    figure.add_scatter(
+        x=[*values],
+        y=[*values.values()],
+        mode="markers",
+        showlegend=False,
+        hovertemplate=f"{words}: %{{y}}<extra></extra>",
+        marker={"color": draw.PALETTE["paper"], "size": 13, "symbol": "star"},
+    )
+    last = max(values)
+    figure.add_annotation(
+        x=math.log10(last),
+        y=math.log10(values[last]) if log_y else values[last],
+        text=f"{words}: {values[last]:g}",
+        showarrow=False,
+        xshift=6,
+        yshift=-18,  # the lines' own names stand at the height of their ends
+        xanchor="left",
+        font={"color": draw.PALETTE["paper"]},
+    )
+
+
 def figure_lines(
     lines: pd.DataFrame,
     *,
@@ -152,25 +177,7 @@ def figure_lines(
             line={"color": draw.PALETTE[concept], "dash": "dot"},
         )
     for words, values in (points or {}).items():
-        figure.add_scatter(
-            x=[*values],
-            y=[*values.values()],
-            mode="markers",
-            showlegend=False,
-            hovertemplate=f"{words}: %{{y}}<extra></extra>",
-            marker={"color": draw.PALETTE["paper"], "size": 13, "symbol": "star"},
-        )
-        last = max(values)
-        figure.add_annotation(
-            x=math.log10(last),
-            y=math.log10(values[last]) if log_y else values[last],
-            text=f"{words}: {values[last]:g}",
-            showarrow=False,
-            xshift=6,
-            yshift=-18,  # the lines' own names stand at the height of their ends
-            xanchor="left",
-            font={"color": draw.PALETTE["paper"]},
-        )
+        _add_points(figure, words, values, log_y=log_y)
     words_x = ticks or [f"{value:,}" for value in lines.index]
     figure.update_xaxes(type="log", tickvals=[*lines.index], ticktext=words_x)
     if log_y:

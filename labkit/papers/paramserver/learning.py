@@ -390,10 +390,24 @@ def learn(
             curve.append((iteration, now_s, value))
             if value <= target or now_s > limit_s or not value < 4 * first_value:
                 break
+    return _learned(servers, workers, counter, curve, objective=value, target=target, rate=rate)
+
+
+def _learned(
+    servers: _Servers,
+    workers: _Workers,
+    counter: _Bytes,
+    curve: list[tuple[int, float, float]],
+    *,
+    objective: float,
+    target: float,
+    rate: float,
+) -> Learned:
+    """What came of a minimisation, once its loop has ended."""
     return Learned(
-        time_s=workers.finished_s[-1] if value <= target else None,
+        time_s=workers.finished_s[-1] if objective <= target else None,
         iterations=len(workers.finished_s),
-        objective=value,
+        objective=objective,
         waiting=float(1 - workers.computing_s.mean() / workers.finished_s[-1]),
         computing_s=float(workers.computing_s.mean()),
         filtered=servers.held / max(servers.asked, 1),
