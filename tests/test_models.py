@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -145,6 +146,28 @@ def test_a_malformed_preset_is_named(tmp_path: Path, text: str, complaint: str) 
 
 def test_nominal_memory_is_binary_as_the_maker_counts_it() -> None:
     assert hardware.accelerator("V100-32GB").memory_bytes == 32 * 2**30
+
+
+@pytest.mark.parametrize(
+    ("name", "reported_mib"),
+    [("A100-80GB", 81_920), ("H100-80GB", 81_559), ("H200", 143_771), ("RTX-4090", 24_564)],
+)
+def test_nominal_memory_is_what_drivers_report_but_for_a_per_cent(
+    name: str, reported_mib: int
+) -> None:
+    """By the totals that nvidia-smi prints in public logs."""
+    nominal = hardware.accelerator(name).memory_bytes / 2**20
+    assert 1 <= nominal / reported_mib < 1.01
+
+
+def test_every_rate_of_an_accelerator_has_a_source() -> None:
+    rows = yaml.safe_load(files.shipped("data/hardware.yaml").read_text(encoding="utf-8"))
+    assert len(rows["accelerators"]) >= 15
+    for name, row in rows["accelerators"].items():
+        chip = hardware.accelerator(name)
+        assert "datasheet" in row["source"] or "whitepaper" in row["source"] or "§" in row["source"]
+        # On cards of the last ten years so many operations go to a byte that memory delivers.
+        assert 60 < chip.peak_flops / chip.hbm_bytes_per_s < 450
 
 
 # ---------------------------------------------------------------- what one rank holds

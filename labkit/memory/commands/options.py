@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from labkit.errors import BadValue, UsageError, not_among
+from labkit.hardware import accelerator
 from labkit.kit.command import argument, assignments, byte_counts, option, value_of
 from labkit.kit.describe import field_rules
 from labkit.kit.rules import Refused
@@ -235,7 +236,11 @@ class Room:
             UsageError: the device is neither an accelerator's name nor a number of bytes.
         """
         if not self.device[:1].isdigit():
-            return {"device": self.device, "headroom": self.headroom}
+            try:
+                known = accelerator(self.device)
+            except UsageError as error:
+                raise UsageError(f"{error}; or a number of bytes, such as 24GiB") from None
+            return {"device": known.name, "headroom": self.headroom}
         size = int(_bytes("--device", self.device))
         if size < 1:
             raise BadValue(f"--device must be at least one byte, got {self.device!r}")
