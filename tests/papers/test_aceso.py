@@ -10,7 +10,6 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from labkit import datasets
 from labkit.errors import BadValue
 from labkit.files import project_root
 from labkit.papers import aceso
@@ -25,13 +24,6 @@ MINI_FILES = {
     for size, degree in product((1, 2, 4, 8), (1, 2, 4))
 }
 MINI_LINK = f"{MINISET}/p2p_intra_node.csv"
-PUBLISHED = pytest.mark.skipif(
-    not datasets.available("aceso-eurosys24", aceso.files()), reason="needs Aceso's tables"
-)
-SMALLER = pytest.mark.skipif(
-    not datasets.available("aceso-eurosys24", [*MINI_FILES.values(), MINI_LINK]),
-    reason="needs Aceso's smaller tables",
-)
 
 
 def small_tables(seed: int = 0) -> Tables:
@@ -80,9 +72,8 @@ def all_plans(job: Job):
             yield aceso.plan_of(microbatch, [cut, size], [(1, 1), (1, 1)])
 
 
-@PUBLISHED
-def test_the_published_plan_costs_what_the_authors_predict():
-    data = datasets.source("aceso-eurosys24", aceso.files())
+def test_the_published_plan_costs_what_the_authors_predict(published_data):
+    data = published_data("aceso-eurosys24", aceso.files())
     job = aceso.published_job(data)
     published = json.loads(data.path(aceso.PUBLISHED_PLAN).read_text())
     again = np.array(published["recompute_ops"][0], bool)
@@ -92,9 +83,8 @@ def test_the_published_plan_costs_what_the_authors_predict():
     assert int(price.memory_mib) == memory["predict (norm)"] + memory["predict (extra)"]
 
 
-@SMALLER
-def test_the_plan_of_the_readme_is_found_again_and_beaten():
-    data = datasets.source("aceso-eurosys24", [*MINI_FILES.values(), MINI_LINK])
+def test_the_plan_of_the_readme_is_found_again_and_beaten(published_data):
+    data = published_data("aceso-eurosys24", [*MINI_FILES.values(), MINI_LINK])
     frames = {key: data.frame(name) for key, name in MINI_FILES.items()}
     link = data.frame(MINI_LINK)
     tables = Tables.read("gpt_1_3B", frames, {True: link, False: link})

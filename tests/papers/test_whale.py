@@ -8,6 +8,7 @@ import pytest
 from labkit import cluster
 from labkit.errors import BadValue
 from labkit.papers import whale
+from tests.published import Need
 
 
 def line(fixed_s: float, sample_s: float) -> whale.Speed:
@@ -68,8 +69,9 @@ def test_without_fixed_seconds_the_program_gives_batches_by_speed() -> None:
     assert whale.step_s([45, 45], [line(0.0, 1.0), line(0.0, 2.0)]) == 90
 
 
-def test_gavels_table_is_read_by_model_and_batch() -> None:
-    table = cluster.load_throughputs()
+def test_gavels_table_is_read_by_model_and_batch(published_data: Need) -> None:
+    path = "scheduler/simulation_throughputs.json"
+    table = cluster.load_throughputs(published_data("gavel-osdi20", [path]).path(path))
     speeds = whale.read_speeds(table)
     assert {*whale.MODELS, *whale.OTHERS} == set(speeds)
     row = table.kinds.index("ResNet-50 (batch size 64)")

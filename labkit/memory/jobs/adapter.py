@@ -68,7 +68,7 @@ class Adapter:
     Source: Hu et al. 2022 (LoRA) §4; Dettmers et al. 2023 (QLoRA) §3.
 
     >>> Adapter(base="nf4").base_bytes(4096 * 4096)  # 4.127 bits a weight
-    8658948
+    8654852
     """
 
     rank: Size = 16

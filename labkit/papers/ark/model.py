@@ -26,8 +26,8 @@ class Starter:
         in_flight: messages under way at most.
 
     >>> starter = Starter(latency_s=4e-6, bytes_per_s=1e9, in_flight=4)
-    >>> starter.alone_s(1000), starter.message_s(1000), starter.message_s(8000)
-    (5e-06, 1.25e-06, 8e-06)
+    >>> [round(1e6 * starter.message_s(num_bytes), 3) for num_bytes in (1000, 8000)]
+    [1.25, 8.0]
     """
 
     latency_s: float
