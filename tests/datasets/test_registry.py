@@ -51,6 +51,10 @@ def test_the_cited_paper_is_in_the_bibliography(dataset: Dataset) -> None:
     assert dataset.citation in bibliography.load(ROOT)
 
 
+ELSEWHERE = ("profiler/profiled-time-miniset/",)
+"""What is registered and read by one test, and is to be had from its authors alone."""
+
+
 @EVERY
 def test_the_mirror_holds_what_is_registered(
     dataset: Dataset, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
@@ -58,11 +62,12 @@ def test_the_mirror_holds_what_is_registered(
     monkeypatch.setenv("LABKIT_CACHE", str(tmp_path))
     monkeypatch.setenv("LABKIT_OFFLINE", "1")
     folder = need_mirror()
-    for file in dataset.files:
+    mirrored = [file for file in dataset.files if not file.path.startswith(ELSEWHERE)]
+    for file in mirrored:
         content = (folder / dataset.name / file.path).read_bytes()
         assert hashlib.sha256(content).hexdigest() == file.sha256
         assert len(content) == file.size_bytes
-    assert datasets.available(dataset.name)
+    assert datasets.available(dataset.name, [file.path for file in mirrored])
 
 
 def test_the_registry_agrees_with_the_mirrors_own_index() -> None:
@@ -77,7 +82,8 @@ def test_the_registry_agrees_with_the_mirrors_own_index() -> None:
         assert dataset.licence == listed["licence"]
         ours = {f.path: (unquote(f.url), f.sha256, f.size_bytes) for f in dataset.files}
         theirs = {f["path"]: (unquote(f["url"]), f["sha256"], f["bytes"]) for f in listed["files"]}
-        assert ours.items() <= theirs.items()
+        both = {path: known for path, known in ours.items() if not path.startswith(ELSEWHERE)}
+        assert both.items() <= theirs.items()
 
 
 STANDINS = [(d, f) for d in OURS.values() for f in d.files if f.standin is not None]
