@@ -414,6 +414,37 @@ def test_a_rival_is_chosen_from_a_menu_and_the_claims_follow(browser: Any, with_
     page.close()
 
 
+def test_a_state_without_a_height_of_its_own_is_drawn_on_a_narrow_page(
+    browser: Any, with_ways: Path
+) -> None:
+    """A state that is as high as its figure names its margins alone."""
+
+    def without_height(block: re.Match[str]) -> str:
+        content = json.loads(block[2])
+        for slider in content.get("layout", {}).get("sliders", []):
+            for step in slider["steps"]:
+                step["args"][1].pop("height", None)
+                step["args"][1]["margin"] = content["layout"]["margin"]
+        return block[1] + json.dumps(content).replace("<", "\\u003c") + "</script>"
+
+    blocks = re.compile(r'(<script type="application/json"[^>]*>)(\{.*?)</script>', re.S)
+    path = with_ways.with_name("same_height.html")
+    path.write_text(blocks.sub(without_height, with_ways.read_text()), encoding="utf-8")
+    page = browser.new_page(viewport={"width": 390, "height": 844})
+    errors: list[str] = []
+    page.on("pageerror", lambda error: errors.append(str(error)))
+    page.goto(path.as_uri())
+    menu = page.get_by_label("clocks by")
+    menu.scroll_into_view_if_needed()
+    plot = page.locator(".plot:has(select)", has=menu)
+    menu.select_option("one clock")
+    plot.get_by_text("outside: slowdown").wait_for()
+    heights = plot.locator(".canvas").evaluate("c => [c.layout.height, c._fullLayout.height]")
+    assert heights[0] == heights[1], "what was asked for is no height"
+    page.close()
+    assert errors == []
+
+
 def test_a_claim_keeps_its_width_beside_a_long_verdict(visit: Any) -> None:
     """Verdicts on a fitted model say so at length, and left the claim one word a line."""
     page = visit("papers/alpha.html", width=1440)

@@ -82,8 +82,8 @@
       if (title) layout["title.text"] = figure.dataset.narrow ? Plots.lines(title.text, canvas.offsetWidth).join("<br>") : title.text;
       if (figure.dataset.narrow && layout.margin) {
         /* a state has the places of a wide figure */
-        const size = { width: canvas.offsetWidth, height: layout.height };
         const whole = { ...bare(figure).layout, ...layout, ...(title && { title }) };
+        const size = { width: canvas.offsetWidth, height: whole.height };
         const { margin, legend } = Plots.narrowed({ data: read(figure).data, layout: whole }, size);
         Object.assign(layout, { margin, legend, height: size.height });
       }
