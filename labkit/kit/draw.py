@@ -217,6 +217,42 @@ def level(fig: go.Figure, span: Sequence[float], value: float, words: str, conce
     )
 
 
+def levels(fig: go.Figure, span: Sequence[float], heights: Mapping[str, tuple[float, str]]) -> None:
+    """Draw dotted levels across a figure, which its legend names or `finish` labels at their ends.
+
+    Args:
+        fig: to draw on.
+        span: where the levels begin and end.
+        heights: by name, a height and whose colour of :data:`PALETTE` it has.
+    """
+    for name, (value, concept) in heights.items():
+        fig.add_scatter(
+            x=[*span],
+            y=[value, value],
+            mode="lines",
+            name=name,
+            line={"color": PALETTE[concept], "dash": "dot"},
+        )
+
+
+def stars(fig: go.Figure, x: Sequence[float], y: Sequence[float], hover: str) -> None:
+    """Draw points of the paper, without a row in the legend.
+
+    Args:
+        fig: to draw on.
+        x, y: where they are.
+        hover: what stands beside the pointer; Plotly puts values for ``%{x}`` and ``%{y}``.
+    """
+    fig.add_scatter(
+        x=[*x],
+        y=[*y],
+        mode="markers",
+        showlegend=False,
+        hovertemplate=f"{hover}<extra></extra>",
+        marker={"color": PALETTE["paper"], "size": 13, "symbol": "star"},
+    )
+
+
 def plain(value: Any) -> Any:
     """Turn ``value`` into what JSON would hold, floats at 6 significant digits, containers
     recursively.

@@ -8,9 +8,7 @@ rows of a program, step by step. That executed bytes are the program's exactly i
 
 from __future__ import annotations
 
-import time
 from collections import defaultdict
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -18,6 +16,7 @@ import pytest
 
 from labkit import collectives
 from labkit.collectives.programs import Action, Program
+from tests.benchmarks.clock import median_cpu_s
 
 FABRICS = {
     "flat": collectives.Fabric.flat(64, bandwidth_bytes_per_s=1.25e9, latency_s=2e-5),
@@ -26,16 +25,6 @@ FABRICS = {
     ),
 }
 ALGORITHMS = [("ring", "all-reduce"), ("recursive-halving", "all-reduce"), ("direct", "all-to-all")]
-
-
-def cpu_s(work: Callable[[], Any], least_s: float = 0.3) -> float:
-    """Median CPU seconds of a call."""
-    took: list[float] = []
-    while sum(took) < least_s or len(took) < 3:
-        start = time.process_time()
-        work()
-        took.append(time.process_time() - start)
-    return float(np.median(took))
 
 
 def level_of(fabric: collectives.Fabric, source: int, destination: int) -> int:
@@ -79,8 +68,8 @@ def test_pricing_a_program_beside_a_loop(benchmark: Any, name: str, op: str, fab
     links = FABRICS[fabric]
     program = collectives.program(name, links.num_devices, 1 << 24, op=op)
     assert collectives.cost(program, links).time_s == pytest.approx(by_hand_s(program, links))
-    ours_s = cpu_s(lambda: collectives.cost(program, links).time_s)
-    loop_s = cpu_s(lambda: by_hand_s(program, links))
+    ours_s = median_cpu_s(lambda: collectives.cost(program, links).time_s)
+    loop_s = median_cpu_s(lambda: by_hand_s(program, links))
     benchmark(lambda: collectives.cost(program, links).time_s)
     rows = len(program.rows.step)
     benchmark.extra_info |= {
@@ -108,8 +97,8 @@ def test_closed_forms_a_second(benchmark: Any, name: str, op: str, fabric: str) 
         again = collectives.program(name, links.num_devices, int(sizes[9]), op=op)
         return collectives.cost(again, links).time_s
 
-    ours_s = cpu_s(lambda: seconds(sizes)) / len(sizes)
-    anew_s = cpu_s(anew)
+    ours_s = median_cpu_s(lambda: seconds(sizes)) / len(sizes)
+    anew_s = median_cpu_s(anew)
     benchmark(seconds, sizes)
     benchmark.extra_info |= {
         "costs_a_cpu_s": round(1 / ours_s),
@@ -133,7 +122,7 @@ def test_a_ring_s_closed_form_beside_its_formula(benchmark: Any) -> None:
         return 2 * (n - 1) * (level.latency_s + sizes / n / level.bandwidth_bytes_per_s)
 
     assert seconds(sizes) == pytest.approx(formula())
-    ratio = cpu_s(lambda: seconds(sizes)) / cpu_s(formula)
+    ratio = median_cpu_s(lambda: seconds(sizes)) / median_cpu_s(formula)
     benchmark(seconds, sizes)
     benchmark.extra_info["times_the_formula_s_seconds"] = round(ratio, 1)
     print(f"\nring, flat: {ratio:.1f} times the seconds of its own formula")
@@ -149,7 +138,7 @@ def test_executing_on_threads(benchmark: Any, workers: int) -> None:
     assert (run.sent_bytes == program.sent_bytes).all(), "executed bytes are the program's"
     total = np.sum(tensors, axis=0)
     assert all((output == total).all() for output in run.outputs)
-    ours_s = cpu_s(lambda: collectives.execute(program, tensors))
-    adding_s = cpu_s(lambda: np.sum(tensors, axis=0))
+    ours_s = median_cpu_s(lambda: collectives.execute(program, tensors))
+    adding_s = median_cpu_s(lambda: np.sum(tensors, axis=0))
     benchmark.extra_info["times_adding_in_one_place"] = round(ours_s / adding_s, 1)
     print(f"\nring of {workers} threads: {ours_s / adding_s:.1f} times one sum's CPU seconds")

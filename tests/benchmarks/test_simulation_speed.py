@@ -6,27 +6,15 @@ durations, so what is compared is all of our work against a part of it.
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable
 from typing import Any
 
-import numpy as np
 import pytest
 
 from labkit.pipeline import Costs, Network, build, simulate
+from tests.benchmarks.clock import median_cpu_s
 
 WORK = Costs(forward_s=1.0, backward_s=1.0, weight_s=1.0)
 NETWORK = Network(latency_s=0.1, overlap=False)
-
-
-def cpu_s(work: Callable[[], Any], least_s: float = 0.3) -> float:
-    """Median CPU seconds of a call."""
-    took: list[float] = []
-    while sum(took) < least_s or len(took) < 3:
-        start = time.process_time()
-        work()
-        took.append(time.process_time() - start)
-    return float(np.median(took))
 
 
 def run(name: str, stages: int, microbatches: int, network: Network | None = None) -> float:
@@ -38,7 +26,7 @@ def run(name: str, stages: int, microbatches: int, network: Network | None = Non
 @pytest.mark.parametrize("network", [None, NETWORK], ids=["plain", "network"])
 @pytest.mark.parametrize("name", ["1f1b", "zb-h1"])
 def test_64_stages_and_1024_microbatches(benchmark: Any, name: str, network: Any) -> None:
-    took_s = cpu_s(lambda: run(name, 64, 1024, network))
+    took_s = median_cpu_s(lambda: run(name, 64, 1024, network))
     benchmark.pedantic(run, args=(name, 64, 1024, network), rounds=3)
     benchmark.extra_info["cpu_s"] = round(took_s, 3)
     print(f"\n{name}, 64 x 1024 built and simulated: {took_s:.2f} CPU s")
@@ -53,7 +41,7 @@ def test_every_result_of_64_stages_and_1024_microbatches(benchmark: Any) -> None
         line = simulate(schedule, WORK, network=NETWORK)
         _ = line.frame(), line.idle_frame(), line.memory_frame(), line.critical_share
 
-    took_s = cpu_s(results)
+    took_s = median_cpu_s(results)
     benchmark.pedantic(results, rounds=3)
     benchmark.extra_info["cpu_s"] = round(took_s, 3)
     print(f"\n1f1b, 64 x 1024, everything told: {took_s:.2f} CPU s")
@@ -68,8 +56,10 @@ def test_interleaved_beside_torch(benchmark: Any, stages: int, microbatches: int
     schedule = build("interleaved-1f1b", stages, microbatches)
     assert len(schedule) == sum(action is not None for row in rows for action in row)
 
-    peer_s = cpu_s(lambda: visualizer.get_schedule_ops("Interleaved1F1B", stages, microbatches))
-    ours_s = cpu_s(lambda: run("interleaved-1f1b", stages, microbatches))
+    peer_s = median_cpu_s(
+        lambda: visualizer.get_schedule_ops("Interleaved1F1B", stages, microbatches)
+    )
+    ours_s = median_cpu_s(lambda: run("interleaved-1f1b", stages, microbatches))
     benchmark.pedantic(run, args=("interleaved-1f1b", stages, microbatches), rounds=3)
     benchmark.extra_info |= {
         "ours_cpu_s": round(ours_s, 4),

@@ -5,7 +5,7 @@ All are given the same tables and limit, and count the same thing: different sta
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from itertools import product
 
@@ -20,16 +20,32 @@ _SINGLE_STEPS = (1, 2, 4, 8, 13)
 """How many operators the walk hands on."""
 
 
+def _best(job: Job, plans: Iterable[tuple[Plan, Recompute]]) -> Result:
+    """Price plans in their order; the fastest that fits, and each that was the fastest so far."""
+    steps: list[Found] = []
+    best_s = np.inf
+    chosen = Result(None, None, (), 0)
+    for plan, recompute in plans:
+        price = job.price(plan, recompute)
+        if price.fits and price.iteration_s < best_s:
+            best_s = price.iteration_s
+            steps.append(Found(job.priced, best_s, plan))
+            chosen = Result(plan, price, tuple(steps), job.priced)
+    return replace(chosen, priced=job.priced)
+
+
 def even_grid(job: Job) -> Result:
     """Every plan of equally many blocks a stage, one degree for all, all or nothing recomputed.
 
     Source: the artifact's ``search/gen_megatron_plan.py``.
     """
     job = job.fresh()
-    steps = []
-    best = np.inf
+    return _best(job, product(_even_plans(job), ALL_OR_NOTHING))
+
+
+def _even_plans(job: Job) -> Iterator[Plan]:
+    """The legal plans of equally many blocks a stage, one degree for all."""
     starts = job.block_cuts[1:-1]
-    chosen = Result(None, None, (), 0)
     for num_stages, degree, size in product(
         range(1, min(job.gpus, len(starts)) + 1), job.tables.degrees, job.tables.microbatches
     ):
@@ -39,15 +55,8 @@ def even_grid(job: Job) -> Result:
         ends = [starts[each * place] for place in range(1, num_stages)] + [len(job.chain)]
         way = (degree, job.gpus // (num_stages * degree))
         plan = plan_of(size, ends, [way] * num_stages)
-        if len(starts) % num_stages or not job.is_legal(plan):
-            continue
-        for recompute in ALL_OR_NOTHING:
-            price = job.price(plan, recompute)
-            if price.fits and price.iteration_s < best:
-                best = price.iteration_s
-                steps.append(Found(job.priced, best, plan))
-                chosen = Result(plan, price, tuple(steps), job.priced)
-    return replace(chosen, priced=job.priced)
+        if len(starts) % num_stages == 0 and job.is_legal(plan):
+            yield plan
 
 
 def layer_grid(job: Job, recomputes: Sequence[Recompute] = ALL_OR_NOTHING) -> Result:
@@ -63,18 +72,12 @@ def layer_grid(job: Job, recomputes: Sequence[Recompute] = ALL_OR_NOTHING) -> Re
     Source: Alpa §5.
     """
     job = job.fresh()
-    best = np.inf
-    chosen = Result(None, None, (), 0)
-    steps = []
-    for size, recompute in product(job.tables.microbatches, recomputes):
-        grid = _Grid(job, size, recompute)
-        for plan in grid.plans():
-            price = job.price(plan, recompute)
-            if price.fits and price.iteration_s < best:
-                best = price.iteration_s
-                steps.append(Found(job.priced, best, plan))
-                chosen = Result(plan, price, tuple(steps), job.priced)
-    return replace(chosen, priced=job.priced)
+    plans = (
+        (plan, recompute)
+        for size, recompute in product(job.tables.microbatches, recomputes)
+        for plan in _Grid(job, size, recompute).plans()
+    )
+    return _best(job, plans)
 
 
 class _Grid:

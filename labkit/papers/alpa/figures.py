@@ -180,14 +180,7 @@ def figure_lines(
             name=str(name),
             line_color=HUES.get(str(name), draw.CYCLE[number % len(draw.CYCLE)]),
         )
-    for name, (value, concept) in (levels or {}).items():
-        figure.add_scatter(
-            x=[places[0], places[-1]],
-            y=[value, value],
-            mode="lines",
-            name=name,
-            line={"color": draw.PALETTE[concept], "dash": "dot"},
-        )
+    draw.levels(figure, [places[0], places[-1]], levels or {})
     words = [str(value) for value in lines.index]
     figure.update_xaxes(tickvals=places, ticktext=ticks or words, range=[-0.2, places[-1] + 0.2])
     heights = [value for value, _ in (levels or {}).values()]

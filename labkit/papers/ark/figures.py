@@ -133,14 +133,7 @@ def figure_lines(
     if level:
         _add_level(figure, lines.index[[0, -1]], *level, log_y=log_y)
     for words, (size, value) in (points or {}).items():
-        figure.add_scatter(
-            x=[size],
-            y=[value],
-            mode="markers",
-            showlegend=False,
-            hovertemplate=f"{words}<extra></extra>",
-            marker={"color": draw.PALETTE["paper"], "size": 13, "symbol": "star"},
-        )
+        draw.stars(figure, [size], [value], words)
         figure.add_annotation(
             x=math.log10(size),
             y=math.log10(value) if log_y else value,

@@ -107,6 +107,17 @@ def figure_walks(
     return draw.finish(figure, title=title, x="plans priced", y="best so far, times the optimum")
 
 
+def _add_claimed(figure: go.Figure, claimed: float) -> None:
+    """Draw the paper's gain as a level."""
+    figure.add_hline(
+        claimed,
+        line_dash="dash",
+        line_color=draw.PALETTE["paper"],
+        annotation_text=f"paper, at most: {claimed:g}",
+        annotation_position="top left",
+    )
+
+
 def figure_throughput(table: pd.DataFrame, *, claimed: float, title: str) -> go.Figure:
     """The headline: throughput over the better of the paper's rivals, by network and way.
 
@@ -138,13 +149,7 @@ def figure_throughput(table: pd.DataFrame, *, claimed: float, title: str) -> go.
         },
         name="bound: even compute, nothing is sent",
     )
-    figure.add_hline(
-        claimed,
-        line_dash="dash",
-        line_color=draw.PALETTE["paper"],
-        annotation_text=f"paper, at most: {claimed:g}",
-        annotation_position="top left",
-    )
+    _add_claimed(figure, claimed)
     most = max(claimed, float(table["gain"].max()), float(table["bound"].max()))
     figure.update_yaxes(range=[0, 1.15 * most])
     figure.update_xaxes(categoryorder="array", categoryarray=names)
@@ -173,13 +178,7 @@ def figure_gain(table: pd.DataFrame, *, x: str, claimed: float, title: str) -> g
             name=str(way),
             line_color=HUES[Way(str(way))],
         )
-    figure.add_hline(
-        claimed,
-        line_dash="dash",
-        line_color=draw.PALETTE["paper"],
-        annotation_text=f"paper, at most: {claimed:g}",
-        annotation_position="top left",
-    )
+    _add_claimed(figure, claimed)
     ticks = [str(value) for value in table.iloc[:, 0]]
     figure.update_xaxes(tickvals=positions, ticktext=ticks, range=[-0.1, positions[-1] + 0.1])
     most = max(float(table.iloc[:, 1:].max().max()), claimed)

@@ -113,14 +113,7 @@ def _add_points(
     figure: go.Figure, words: str, values: Mapping[float, float], *, log_y: bool
 ) -> None:
     """Draw what others print, by x, with its words and the last value beside the last point."""
-    figure.add_scatter(
-        x=[*values],
-        y=[*values.values()],
-        mode="markers",
-        showlegend=False,
-        hovertemplate=f"{words}: %{{y}}<extra></extra>",
-        marker={"color": draw.PALETTE["paper"], "size": 13, "symbol": "star"},
-    )
+    draw.stars(figure, [*values], [*values.values()], f"{words}: %{{y}}")
     last = max(values)
     figure.add_annotation(
         x=math.log10(last),
@@ -168,14 +161,7 @@ def figure_lines(
             name=str(name),
             line={"color": hue, "dash": "dot" if bound else "solid"},
         )
-    for name, (value, concept) in (levels or {}).items():
-        figure.add_scatter(
-            x=lines.index[[0, -1]],
-            y=[value, value],
-            mode="lines",
-            name=name,
-            line={"color": draw.PALETTE[concept], "dash": "dot"},
-        )
+    draw.levels(figure, [lines.index[0], lines.index[-1]], levels or {})
     for words, values in (points or {}).items():
         _add_points(figure, words, values, log_y=log_y)
     words_x = ticks or [f"{value:,}" for value in lines.index]

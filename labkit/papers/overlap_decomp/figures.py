@@ -105,14 +105,7 @@ def figure_lines(
                 "dash": "dot" if name == "bound" else "solid",
             },
         )
-    for name, (value, concept) in (levels or {}).items():
-        figure.add_scatter(
-            x=[lines.index[0], lines.index[-1]],
-            y=[value, value],
-            mode="lines",
-            name=name,
-            line={"color": draw.PALETTE[concept], "dash": "dot"},
-        )
+    draw.levels(figure, [lines.index[0], lines.index[-1]], levels or {})
     figure.update_xaxes(type="log", tickvals=list(ticks), ticktext=list(ticks.values()))
     return draw.finish(figure, title=title, x=x, y=y, height=440, direct=True)
 

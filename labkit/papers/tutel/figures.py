@@ -113,23 +113,9 @@ def figure_lines(
                 "dash": "dot" if "bound" in str(name) else "solid",
             },
         )
-    for name, (value, concept) in (levels or {}).items():
-        figure.add_scatter(
-            x=lines.index[[0, -1]],
-            y=[value, value],
-            mode="lines",
-            name=name,
-            line={"color": draw.PALETTE[concept], "dash": "dot"},
-        )
+    draw.levels(figure, [lines.index[0], lines.index[-1]], levels or {})
     for gpus, value in (points or {}).items():
-        figure.add_scatter(
-            x=[gpus],
-            y=[value],
-            mode="markers",
-            showlegend=False,
-            hovertemplate="paper: %{y}<extra></extra>",
-            marker={"color": draw.PALETTE["paper"], "size": 13, "symbol": "star"},
-        )
+        draw.stars(figure, [gpus], [value], "paper: %{y}")
         figure.add_annotation(
             x=math.log10(gpus) if log else gpus,
             y=value,

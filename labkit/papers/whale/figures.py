@@ -83,17 +83,8 @@ def figure_ratios(
             line={"color": NEXT_HUES[number % len(NEXT_HUES)]},
         )
         largest = max(largest, float(sizes[-1]))
-    for name, value, concept in (
-        ("by FLOP/s", datasheet, "paper"),
-        ("equally fast", 1.0, "baseline"),
-    ):
-        figure.add_scatter(
-            x=[4, largest],
-            y=[value, value],
-            mode="lines",
-            name=name,
-            line={"color": draw.PALETTE[concept], "dash": "dot"},
-        )
+    levels = {"by FLOP/s": (datasheet, "paper"), "equally fast": (1.0, "baseline")}
+    draw.levels(figure, [4, largest], levels)
     ticks = [4, 16, 64, 256, 1024, 4096]
     figure.update_xaxes(type="log", tickvals=ticks, ticktext=[f"{tick:,}" for tick in ticks])
     figure.update_yaxes(rangemode="tozero")
