@@ -94,7 +94,7 @@ locked:  ## Set up as `make` does, from files whose hashes requirements.lock has
 	@touch $(VENV)/.ready
 
 audit:  ## Hold the pinned versions against published advisories (needs a network)
-	@$(ALONE) $(AUDITOR) && "$$folder/bin/pip-audit" --disable-pip --no-deps -r constraints.txt
+	@$(ALONE) $(AUDITOR) && "$$folder/bin/pip-audit" --strict --disable-pip --no-deps -r constraints.txt
 
 clean:  ## Remove results and caches, keep the environment
 	rm -rf results .pytest_cache .mypy_cache .ruff_cache .hypothesis

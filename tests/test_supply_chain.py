@@ -243,3 +243,10 @@ def test_the_changelog_has_this_version_and_what_comes() -> None:
         assert Version(version)
         assert not day or dt.date.fromisoformat(day)
     assert set(re.findall(r"^### (.+)$", text, flags=re.M)) <= KINDS
+
+
+def test_an_audit_that_could_not_look_at_a_pin_fails() -> None:
+    """Without ``--strict`` the auditor ends well where it found none of the pins."""
+    command = ["make", "-n", "audit"]
+    typed = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    assert '/pip-audit" --strict ' in typed
