@@ -339,7 +339,7 @@ def as_messages(table: Table) -> Table:
 
 def systems_of(source: Any, path: str) -> Table:
     """Throughput of each system that ran, by model and GPUs."""
-    from labkit.papers.alpa import read_measured
+    from labkit.datasets.end_to_end import read_measured
 
     return read_measured(source.path(path)).dropna()
 
