@@ -33,7 +33,7 @@ whole figure anew with each part that is added."""
 
 SIGNIFICANT_DIGITS = 6
 TITLE_WIDTH_CHARACTERS = 82
-MOST_MARKED = 16
+MOST_MARKED = 20
 """Points of a line that have markers; of more there are none."""
 _TEXTS = ("text", "hovertext")
 """Properties in which Plotly makes texts of a list of numbers."""
