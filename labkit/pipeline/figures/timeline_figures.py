@@ -278,8 +278,10 @@ def _scale() -> np.ndarray:
 
 def _mixed(colour: str, other: str, amount: float) -> str:
     """Mix ``colour`` with a share of ``other``, both written #RRGGBB."""
-    a, b = (np.array([int(c[i : i + 2], 16) for i in (1, 3, 5)]) for c in (colour, other))
-    return "#" + "".join(f"{round(value):02X}" for value in (a + amount * (b - a)).tolist())
+    near = np.array([*bytes.fromhex(colour[1:])])
+    far = np.array([*bytes.fromhex(other[1:])])
+    mixed = near + amount * (far - near)
+    return "#" + "".join(f"{round(value):02X}" for value in mixed.tolist())
 
 
 def part_bars(
