@@ -45,7 +45,7 @@ class BadFile(UsageError):
         self.field = field
         self.value = value
         self.valid = valid
-        name = str(path) if len(str(path)) < 1000 else shown(str(path))
+        name = in_short(str(path), most=1000)
         where = f"{name}:{line}" if line is not None else name
         parts = [f"{where}: {problem}"]
         if field:
@@ -139,6 +139,17 @@ def shown(value: object) -> str:
         return " ".join(short.repr(value).split())
     except ValueError:  # Python prints no integer of more than 4,300 digits
         return "a whole number of thousands of digits"
+
+
+def in_short(text: str, *, most: int = 300) -> str:
+    """Give a text itself, or its beginning and end where it is longer than so many letters.
+
+    >>> in_short("no such file")
+    'no such file'
+    >>> in_short("x" * 301)
+    'xxxxxxxxxxxxxxxxxxxxxxxxxxx...xxxxxxxxxxxxxxxxxxxxxxxxxxxx'
+    """
+    return text if len(text) <= most else shown(text)[1:-1]
 
 
 def did_you_mean(value: object, valid: Iterable[str], *, most: int = 3) -> str:

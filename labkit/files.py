@@ -12,7 +12,7 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar, get_args, get_origin
 
-from labkit.errors import BadFile, UsageError, refused, shown
+from labkit.errors import BadFile, UsageError, in_short, refused, shown
 
 if TYPE_CHECKING:
     from pydantic import BaseModel
@@ -227,8 +227,7 @@ def holding(path: Path, valid: str) -> Iterator[None]:
     except KeyError as error:
         raise BadFile(path, f"lacks {shown(error.args[0])}", valid=valid) from error
     except (ArithmeticError, AttributeError, IndexError, TypeError, ValueError) as error:
-        problem = shown(str(error))[1:-1] if len(str(error)) > 300 else str(error)
-        raise BadFile(path, problem, valid=valid) from error
+        raise BadFile(path, in_short(str(error)), valid=valid) from error
 
 
 def load_yaml(path: Path) -> Any:

@@ -44,7 +44,7 @@ from dataclasses import dataclass, field, fields, is_dataclass, replace
 from decimal import Decimal
 from enum import Enum
 from fractions import Fraction
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -170,6 +170,45 @@ OTHERS: tuple[Any, ...] = (
 )
 ODD: tuple[tuple[Any, ...], ...] = (NUMBERS, TEXTS, COLLECTIONS, FRAMES, OTHERS)
 """Values of every kind that a careless caller may give, by kind."""
+WRONG: tuple[Any, ...] = (
+    None,
+    True,
+    -1,
+    0,
+    9.5,
+    math.nan,
+    math.inf,
+    -math.inf,
+    "",
+    "text",
+    b"bytes",
+    [],
+    [1],
+    ["text"],
+    [None],
+    (),
+    (1, 2),
+    ((1.0,), ("x",)),
+    {},
+    {"a": 1},
+    {1: -2},
+    {1, 2},
+    object(),
+    int,
+    len,
+    np.array([]),
+    np.array([[1.0, np.nan]]),
+    np.float64(2.5),
+    np.int64(-3),
+    np.bool_(True),
+    pd.DataFrame({"a": [1]}),
+    pd.Series(["x"]),
+    Path("nowhere"),
+    1 + 2j,
+    range(0),
+    range(3),
+)
+"""Fewer of them: what each field of a description gets, and each argument of one function."""
 ALL = os.environ.get("LABKIT_KINDS") == "all"
 """Whether slow calls get every odd value too, which takes minutes."""
 COLUMNS = ("answered", "refused", "raw", "nameless", "strange", "slow")
@@ -647,6 +686,54 @@ def _parts(answer: Any) -> Iterator[tuple[str, Any]]:
             for parameter in inspect.signature(method).parameters.values()
         ):
             yield view, method()
+
+
+# ---------------------------------------------------------------- one description, one function
+
+
+def problem(call: Callable[[], Any]) -> str:
+    """Say what a call does instead of answering or refusing in one paragraph; else nothing."""
+    outcome = tried(call, {}, {})
+    if outcome.kind == "refused" and "\n" in outcome.text:
+        return f"no paragraph: {outcome.text}"
+    return "" if outcome.kind in ("answered", "refused") else outcome.text
+
+
+def problems(
+    call: Callable[..., Any],
+    given: Mapping[str, Any],
+    names: Iterable[str],
+    wrong: Iterable[Any] = WRONG,
+) -> list[str]:
+    """List the problems of a call with one of its values replaced by a wrong one."""
+    values = tuple(wrong)
+    found = []
+    for name in names:
+        for value in values:
+            text = problem(partial(call, **{**given, name: value}))
+            if text:
+                found.append(f"{name}={value!r}: {text}")
+    return found
+
+
+def check_fields(valid: Any) -> None:
+    """Assert that a description answers or refuses in a paragraph, whatever a field is given."""
+    made = type(valid)
+    given = {each.name: getattr(valid, each.name) for each in fields(valid) if each.init}
+    assert problems(made, given, given) == []
+    assert problem(partial(made, **given, nonsense=1)) == ""
+    assert problem(partial(made, "text", 5, None)) == ""
+
+
+def check_arguments(
+    function: Callable[..., Any], given: Mapping[str, Any], *, wrong: Iterable[Any] = WRONG
+) -> None:
+    """Assert that a function answers or refuses in a paragraph, whatever an argument is given."""
+    parameters = inspect.signature(function).parameters.items()
+    several = (inspect.Parameter.VAR_KEYWORD, inspect.Parameter.VAR_POSITIONAL)
+    names = [name for name, parameter in parameters if parameter.kind not in several]
+    assert problems(function, given, dict.fromkeys([*names, *given]), wrong) == []
+    assert problem(partial(function, **given, nonsense=1)) == ""
 
 
 # ---------------------------------------------------------------- files

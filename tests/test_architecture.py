@@ -145,6 +145,12 @@ def test_papers_are_leaves() -> None:
         assert used <= {paper_of(name)}, name
 
 
+def test_standins_rest_on_no_paper() -> None:
+    """What a stand-in and a paper both need is an engine's, or reads the data set for both."""
+    used = {paper_of(name) for name in imported(PACKAGE.parent / "data" / "profiles" / "fit.py")}
+    assert used == {""}
+
+
 def paper_of(module: str) -> str:
     """The paper that a module belongs to: ``hived`` for ``labkit.papers.hived.cells``."""
     parts = module.split(".")

@@ -20,6 +20,7 @@ from pathlib import Path
 import pytest
 
 from labkit import ENGINES
+from labkit.workbook.run.imports import dotted_name
 
 ROOT = Path(__file__).resolve().parents[1]
 NAMES = [engine.name for engine in ENGINES]
@@ -47,24 +48,13 @@ def bound_names(tree: ast.Module) -> dict[str, str]:
     return bound
 
 
-def chain(node: ast.Attribute, bound: dict[str, str]) -> str:
-    """``c.figures.draw`` as ``labkit.cluster.figures.draw``, where ``c`` is an imported name."""
-    parts: list[str] = []
-    inner: ast.expr = node
-    while isinstance(inner, ast.Attribute):
-        parts.append(inner.attr)
-        inner = inner.value
-    if not isinstance(inner, ast.Name) or inner.id not in bound:
-        return ""
-    return ".".join([bound[inner.id], *reversed(parts)])
-
-
 def used_in(code: str) -> Iterator[tuple[str, str]]:
     """Every (engine, name) that a file of Python refers to."""
     tree = ast.parse(code)
     bound = bound_names(tree)
     dotted = set(bound.values())
-    dotted |= {chain(node, bound) for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
+    attributes = [node for node in ast.walk(tree) if isinstance(node, ast.Attribute)]
+    dotted |= {dotted_name(node, bound) for node in attributes}
     for text in dotted:
         parts = text.split(".")
         if parts[0] == "labkit" and len(parts) > 2 and parts[1] in NAMES:

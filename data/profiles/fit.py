@@ -181,7 +181,8 @@ def step_terms(rows: Table) -> np.ndarray:
     size = np.log(rows["local_bsz"].to_numpy(dtype=float) / 128)
     gpus = np.log(rows["gpus"].to_numpy(dtype=float))
     nodes = np.log(rows["nodes"].to_numpy(dtype=float))
-    each = np.hstack([powers(size, 3), products(powers(gpus, 2)[:, 1:], powers(size, 2))])
+    by_gpus = products(powers(gpus, 2)[:, 1:], powers(size, 2))
+    each = np.hstack([powers(size, 3), by_gpus])
     kind = np.where(gpus == 0, 0, np.where(nodes == 0, 1, 2))
     parts = [np.where((kind == k)[:, None], each, 0.0) for k in range(3)]
     between = products(powers(nodes, 2)[:, 1:], powers(size, 1))
@@ -274,7 +275,8 @@ def kernel_terms(rows: Table) -> np.ndarray:
 def batch_terms(rows: Table) -> np.ndarray:
     """Fourth powers of log batch size; a batch of one runs other kernels and is apart."""
     size = rows["batch"].to_numpy(dtype=float)
-    return np.hstack([powers(np.log(size) / 2 - 1, 4), (size == 1)[:, None].astype(float)])
+    is_one = (size == 1)[:, None].astype(float)
+    return np.hstack([powers(np.log(size) / 2 - 1, 4), is_one])
 
 
 def throughput_terms(rows: Table) -> np.ndarray:
@@ -339,7 +341,7 @@ def as_messages(table: Table) -> Table:
 
 def systems_of(source: Any, path: str) -> Table:
     """Throughput of each system that ran, by model and GPUs."""
-    from labkit.papers.alpa import read_measured
+    from labkit.datasets.end_to_end import read_measured
 
     return read_measured(source.path(path)).dropna()
 
@@ -557,7 +559,10 @@ def kernels_of(source: Any, path: str) -> Table:
 def as_kernels(table: Table) -> Table:
     """Waves on a line from the first to the last."""
     ends = zip(table["first_us"], table["last_us"], table["most"].astype(int), strict=True)
-    waves = [" ".join(f"{us:.4g}" for us in np.linspace(a, max(a, b), n)) for a, b, n in ends]
+    waves = []
+    for first_us, last_us, most in ends:
+        line = np.linspace(first_us, max(first_us, last_us), most)
+        waves.append(" ".join(f"{us:.4g}" for us in line))
     kinds = table["kind"] + [f" {number}" for number in range(1, len(table) + 1)]
     columns = {"kernel": kinds, "blocks": table["blocks"], "total_us": table["total_us"]}
     return pd.DataFrame(columns | {"waves_us": waves})
@@ -673,7 +678,8 @@ def rows_of(jobs: Table) -> Table:
     alike = round(likeness(jobs["duration_s"], (gap > ROW_S).cumsum()), 2)
     usual = jobs["gpus"].value_counts()[lambda count: count >= 20].index.to_numpy()
     gpus = jobs["gpus"].map(lambda size: usual[np.argmin(np.abs(usual - size))])
-    parts = [("gap", gap + 1), *((str(n), rows) for n, rows in jobs["duration_s"].groupby(gpus))]
+    parts = [("gap", gap + 1)]
+    parts += [(str(size), rows) for size, rows in jobs["duration_s"].groupby(gpus)]
     at = (np.arange(40) + 0.5) / 40
     return pd.concat(
         pd.DataFrame(
@@ -702,7 +708,8 @@ def as_recorded_jobs(table: Table) -> Table:
         for _ in ("gpus", "duration_s")
     ]
     gpus = np.empty(len(gap), int)
-    gpus[order[0]] = np.repeat([int(n) for n in values], [len(y) for y in values.values()])
+    lengths = [len(own) for own in values.values()]
+    gpus[order[0]] = np.repeat([int(n) for n in values], lengths)
     seconds = np.empty(len(gap), int)
     for n, own in values.items():
         seconds[order[1][gpus[order[1]] == int(n)]] = own

@@ -159,9 +159,9 @@ def diff(
         ),
         "metrics": _rows([each.meta.get("metrics", {}) for each in pair]),
     }
-    parts = [each.meta.get("fingerprint_parts", {}) for each in pair]
-    other_parts = sorted(n for n in {*parts[0], *parts[1]} if parts[0].get(n) != parts[1].get(n))
-    rest = [name for name in other_parts if name != "parameters"]
+    before, after = (each.meta.get("fingerprint_parts", {}) for each in pair)
+    known = {*before, *after} - {"parameters"}
+    rest = sorted(name for name in known if before.get(name) != after.get(name))
     return Report(
         title=f"{names[0]} and {names[1]}",
         lead="the same notebook, code and data" if not rest else f"also differ: {', '.join(rest)}",

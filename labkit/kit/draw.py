@@ -16,7 +16,7 @@ import math
 import re
 import textwrap
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import plotly.graph_objects as go
@@ -24,12 +24,17 @@ import plotly.io as pio
 
 from labkit.quantities import heading
 
+if TYPE_CHECKING:
+    import pandas as pd
+
 Part = dict[str, Any]
 """A trace, shape or axis of a figure. Hand a ``go.Figure`` all of them at once: Plotly checks the
 whole figure anew with each part that is added."""
 
 SIGNIFICANT_DIGITS = 6
 TITLE_WIDTH_CHARACTERS = 82
+MOST_MARKED = 20
+"""Points of a line that have markers; of more there are none."""
 _TEXTS = ("text", "hovertext")
 """Properties in which Plotly makes texts of a list of numbers."""
 _OF_EXPRESS = {"variable", "value", "index", "color"}  # titles where a table gives none
@@ -250,6 +255,84 @@ def stars(fig: go.Figure, x: Sequence[float], y: Sequence[float], hover: str) ->
         showlegend=False,
         hovertemplate=f"{hover}<extra></extra>",
         marker={"color": PALETTE["paper"], "size": 13, "symbol": "star"},
+    )
+
+
+def lines(
+    fig: go.Figure,
+    table: pd.DataFrame,
+    *,
+    hues: Mapping[str, str] | None = None,
+    others: Sequence[str] = CYCLE,
+) -> None:
+    """Draw a line a column, which the figure's legend names or `finish` labels at its end.
+
+    A column in whose name "bound" stands is dotted and has no markers, since nobody measured it.
+
+    Args:
+        fig: to draw on.
+        table: its index is the x axis.
+        hues: colours by the columns' names.
+        others: colours of the columns that have none there, by their places.
+
+    >>> import pandas as pd
+    >>> fig = go.Figure()
+    >>> lines(fig, pd.DataFrame({"ours": [1, 2], "bound": [2, 3]}))
+    >>> [(trace.mode, trace.line.dash) for trace in fig.data]
+    [('lines+markers', None), ('lines', 'dot')]
+    """
+    known = {} if hues is None else hues
+    for place, name in enumerate(table):
+        is_bound = "bound" in str(name)
+        hue = PALETTE["bound"] if is_bound else others[place % len(others)]
+        fig.add_scatter(
+            x=table.index,
+            y=table[name],
+            mode="lines" if is_bound or len(table) > MOST_MARKED else "lines+markers",
+            name=str(name),
+            line={"color": known.get(str(name), hue)},
+        )
+        if is_bound:
+            fig.data[-1].line.dash = "dot"
+
+
+def decades(
+    fig: go.Figure, places: Iterable[float], words: Sequence[str] = (), *, y: bool = False
+) -> None:
+    """Make the x axis logarithmic, with a tick at each place and nowhere else.
+
+    Args:
+        fig: whose axes change.
+        places: of the ticks.
+        words: beneath them, one a place; where left out, the places' numbers.
+        y: whether the y axis is logarithmic too, with a tick a decade; else it begins at zero.
+    """
+    ticks = [*places]
+    texts = [*words] or [f"{tick:,}" for tick in ticks]
+    fig.update_xaxes(type="log", tickvals=ticks, ticktext=texts)
+    if y:
+        fig.update_yaxes(type="log", dtick=1)
+    else:
+        fig.update_yaxes(rangemode="tozero")
+
+
+def note(fig: go.Figure, x: float, y: float, words: str, concept: str, **place: Any) -> None:
+    """Write words at a point, which logarithmic axes have at its exponent.
+
+    Args:
+        fig: to write on; its axes are logarithmic or not by now.
+        x, y: the point.
+        words: what is written.
+        concept: whose colour of :data:`PALETTE` they have.
+        place: how they lie about the point: ``xanchor``, ``yshift`` and so on, as Plotly has them.
+    """
+    fig.add_annotation(
+        x=_on_axis(fig, "x", [x])[0],
+        y=_on_axis(fig, "y", [y])[0],
+        text=words,
+        showarrow=False,
+        font={"color": PALETTE[concept]},
+        **place,
     )
 
 

@@ -95,12 +95,22 @@ def sweep(
     return pd.concat(tables, ignore_index=True)
 
 
+def _pair(point: Iterable[tuple[str, Any, Any]]) -> Pair:
+    """Part a point's coordinates: what is shown of them, and what the function gets."""
+    shown = {}
+    values = {}
+    for name, words, value in point:
+        shown[name] = words
+        values[name] = value
+    return shown, values
+
+
 def _points(grid: Any) -> tuple[Iterator[Pair], int]:
     """List every point, and count them."""
     if isinstance(grid, Mapping):
         axes = [_axis(name, values) for name, values in grid.items()]
         chosen = itertools.product(*axes) if axes else iter(())
-        pairs = (({n: shown for n, shown, _ in p}, {n: value for n, _, value in p}) for p in chosen)
+        pairs: Iterator[Pair] = map(_pair, chosen)
         total = prod(map(len, axes)) if axes else 0
     else:
         points = list(grid)

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from labkit import files
-from labkit.errors import BadFile, BadValue, UsageError, not_among, shown
+from labkit.errors import BadFile, BadValue, UsageError, in_short, not_among, shown
 
 Version = tuple[int, int]
 # The first and the last version whose modules were run, and those from which on they differ.
@@ -126,16 +126,12 @@ def _text(version: Version) -> str:
     return ".".join(map(str, version))
 
 
-MOST_SHOWN = 300
-"""Letters of a path that an error shows whole."""
-
-
 def _load(path: Path) -> Mapping[str, Any]:
     """Read the JSON of a configuration's file or folder."""
     path = path / "config.json" if os.path.isdir(path) else path  # whatever text it is
     if not os.path.isfile(path):
         text = str(path)
-        named = text if text.isprintable() and len(text) <= MOST_SHOWN else shown(text)[1:-1]
+        named = in_short(text) if text.isprintable() else shown(text)[1:-1]
         raise UsageError(f"no configuration at {named}: No such file (config)")
     config = files.load_json(path)
     if not isinstance(config, dict):

@@ -15,10 +15,10 @@ import pytest
 
 from labkit import cluster, datasets, files, planner, serving
 from labkit.cluster.inputs.published import in_seconds
+from labkit.datasets.end_to_end import read_measured
 from labkit.datasets.locality import read_reuse
 from labkit.datasets.registry import Dataset, PublishedFile, load_registry
 from labkit.errors import BadFile
-from labkit.papers import alpa
 from labkit.papers.unity import read_rules, terms_of
 from labkit.serving.device.kernels import Program
 from labkit.workbook import notebooks
@@ -156,8 +156,8 @@ def test_a_standin_has_the_published_columns(
         assert [*map(len, (p.latency_s for p in profiles))] == [len(profiles[1].latency_s)] * 2
         assert profiles[0].latency_s == pytest.approx(profiles[1].latency_s, rel=0.5)
     elif published.suffix == ".tsv":  # Alpa's: the same systems on the same GPUs, where they ran
-        ours = alpa.read_measured(standin)
-        theirs = alpa.read_measured(published).dropna().reset_index(drop=True)
+        ours = read_measured(standin)
+        theirs = read_measured(published).dropna().reset_index(drop=True)
         assert ours.drop(columns="tera_flops").equals(theirs.drop(columns="tera_flops"))
     else:  # a graph: what the engine makes of both has the same layers
         chains = [planner.Chain.read(path) for path in (standin, published)]

@@ -19,7 +19,6 @@ from labkit.memory import Adapter, Batch, Cluster, Model, Parallel, Plan, Recipe
 from labkit.memory.jobs.traffic import Collective
 from labkit.memory.oracles import oracle
 from tests import kinds
-from tests.wrong_kinds import WRONG, problem, problems
 
 GPT = Model.preset("gpt2-124m")
 LLAMA = Model.preset("llama-2-7b")
@@ -199,9 +198,9 @@ def test_what_is_measured_on_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(oracle, "on_ranks", started)
     given = {"model": SMALL.model, "schemes": ("ddp",), "ranks": (2,), "seq": 4}
-    assert problem(lambda: memory.measure(**given)) == ""
+    assert kinds.problem(lambda: memory.measure(**given)) == ""
     names = ("model", "schemes", "ranks", "steps", "group", "seq", "rng", "timeout_s")
-    assert problems(memory.measure, given, names, WRONG) == []
+    assert kinds.problems(memory.measure, given, names) == []
 
 
 @pytest.mark.parametrize(
@@ -211,7 +210,7 @@ def test_what_is_measured_on_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
 )
 def test_every_field_takes_every_wrong_kind(record: Any, name: str) -> None:
     """What is accepted must also do: a plan made of it answers."""
-    for value in WRONG:
+    for value in kinds.WRONG:
         with answer_or_paragraph():
             made = record(**(NEEDED.get(record, {}) | {name: value}))
             use(made)

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable
-from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +25,7 @@ from labkit.papers import (
     synergy,
     tiresias,
 )
-from tests.wrong_kinds import WRONG, problem, problems
+from tests import kinds
 
 OWNED = cluster.Trace(arrival_s=[0, 1], duration_s=[2, 3], gpus=[1, 2], tenant=("a", "b"))
 CELLS = hived.Hierarchy()
@@ -92,18 +90,13 @@ FUNCTIONS: dict[Callable[..., Any], dict[str, Any]] = {
 
 @pytest.mark.parametrize("valid", DESCRIPTIONS, ids=lambda value: type(value).__name__)
 def test_fields(valid: Any) -> None:
-    given = {field.name: getattr(valid, field.name) for field in fields(valid) if field.init}
-    assert problems(type(valid), given, given, WRONG) == []
-    assert problem(lambda: type(valid)(**given, nonsense=1)) == ""
-    assert problem(lambda: type(valid)("text", 5, None)) == ""
+    kinds.check_fields(valid)
 
 
 @pytest.mark.parametrize("function", FUNCTIONS, ids=lambda value: value.__qualname__)
 def test_arguments(function: Callable[..., Any], tmp_path: Path, monkeypatch: Any) -> None:
     monkeypatch.chdir(tmp_path)
-    given = FUNCTIONS[function]
-    assert problems(function, given, inspect.signature(function).parameters, WRONG) == []
-    assert problem(lambda: function(**given, nonsense=1)) == ""
+    kinds.check_arguments(function, FUNCTIONS[function])
 
 
 REFUSED: dict[str, tuple[Callable[[], Any], str]] = {

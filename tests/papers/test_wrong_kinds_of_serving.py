@@ -22,7 +22,7 @@ from labkit.papers import (
     reef,
 )
 from labkit.serving.device.kernels import Program
-from tests.wrong_kinds import WRONG, assert_arguments_are_checked, assert_fields_are_checked
+from tests import kinds
 
 REQUESTS = serving.generate(2, 5, prompt_tokens=(1, 9), output_tokens=(1, 4))
 BATCHER = serving.Batcher(max_batch=4)
@@ -112,9 +112,9 @@ FUNCTIONS: dict[Callable[..., Any], dict[str, Any]] = {
 
 @pytest.mark.parametrize("valid", DESCRIPTIONS, ids=lambda value: type(value).__name__)
 def test_fields(valid: Any) -> None:
-    assert_fields_are_checked(valid, WRONG)
+    kinds.check_fields(valid)
 
 
 @pytest.mark.parametrize("function", FUNCTIONS, ids=lambda value: value.__qualname__)
 def test_arguments(function: Callable[..., Any]) -> None:
-    assert_arguments_are_checked(function, FUNCTIONS[function], WRONG)
+    kinds.check_arguments(function, FUNCTIONS[function])

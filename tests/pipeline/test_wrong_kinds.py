@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import fields
 from pathlib import Path
@@ -16,7 +15,6 @@ from labkit import pipeline
 from labkit.pipeline.choice.candidates import Grid
 from labkit.pipeline.choice.joint import Search
 from tests import kinds
-from tests.wrong_kinds import WRONG, problem, problems
 
 TABLE = pd.DataFrame(
     [
@@ -236,7 +234,7 @@ def test_odd_paths(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     outside = [path for path in kinds.TEXTS if str(path).startswith("/")]
     for path in (*kinds.NUMBERS, *kinds.COLLECTIONS, *kinds.TEXTS, None, "."):
         if not any(path is each for each in outside):  # nothing is written out of this folder
-            assert [problem(lambda w=write, p=path: w(p)) for write in writers] == [""] * 3
+            assert [kinds.problem(lambda w=write, p=path: w(p)) for write in writers] == [""] * 3
 
 
 ODD_CSV = kinds.tables(CSV, every=6)
@@ -259,7 +257,4 @@ def test_odd_files_of_orders(content: bytes, tmp_path: Path) -> None:
 @pytest.mark.parametrize("made", [Grid, Search])
 def test_what_a_choice_looks_through(made: Callable[..., Any]) -> None:
     given = {**SIZED, "schedules": ("1f1b",)}
-    parameters = inspect.signature(made).parameters.values()
-    names = {each.name for each in parameters if each.kind is not each.VAR_KEYWORD} | given.keys()
-    assert problems(made, given, names, WRONG) == []
-    assert problem(lambda: made(**given, nonsense=1)) == ""
+    kinds.check_arguments(made, given)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import fields
 from pathlib import Path
@@ -21,7 +20,6 @@ from labkit.tuning.recording.training import Training
 from tests import kinds
 from tests.tuning.conftest import STANDIN, random_job
 from tests.tuning.test_goodput import JUMPY, steps_of
-from tests.wrong_kinds import WRONG, problem, problems
 
 JOB = random_job(3, num_sizes=3, num_limits=2, reliable=True)
 TRACE = tuning.TrainingTrace.from_csv(*STANDIN, gpu="v100")
@@ -284,25 +282,15 @@ SLOW = {goodput.load, goodput.cross_validate, goodput.fit}
 @pytest.mark.parametrize("valid", DESCRIPTIONS, ids=lambda value: type(value).__name__)
 @pytest.mark.filterwarnings("ignore")
 def test_fields(valid: Any) -> None:
-    given = {field.name: getattr(valid, field.name) for field in fields(valid) if field.init}
-    assert problems(type(valid), given, given, WRONG) == []
-    assert problem(lambda: type(valid)(**given, nonsense=1)) == ""
-    assert problem(lambda: type(valid)("text", 5, None)) == ""
+    kinds.check_fields(valid)
 
 
 @pytest.mark.parametrize("function", FUNCTIONS, ids=lambda value: value.__qualname__)
 @pytest.mark.filterwarnings("ignore")
 def test_arguments(function: Callable[..., Any], tmp_path: Path, monkeypatch: Any) -> None:
     monkeypatch.chdir(tmp_path)
-    given = FUNCTIONS[function]
-    names = [
-        name
-        for name, parameter in inspect.signature(function).parameters.items()
-        if parameter.kind not in (parameter.VAR_KEYWORD, parameter.VAR_POSITIONAL)
-    ]
-    values = WRONG[:: 3 if function in SLOW else 1]
-    assert problems(function, given, names, values) == []
-    assert problem(lambda: function(**given, nonsense=1)) == ""
+    wrong = kinds.WRONG[:: 3 if function in SLOW else 1]
+    kinds.check_arguments(function, FUNCTIONS[function], wrong=wrong)
 
 
 def test_the_known_raw_error_is_one_sentence() -> None:

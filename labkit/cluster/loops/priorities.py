@@ -145,7 +145,9 @@ def _world(trace: Trace, cluster: Cluster, policy: Policy, whole_nodes: bool) ->
     jobs["cause"] = event_loop.ORDER if policy.blocks else event_loop.CAPACITY
     most_nodes = gpus // pools["size"].min() + 1
     jobs["held"][1:] = np.cumsum(most_nodes)[:-1]
-    fits = ((speed[row] > 0) & (pools["free"][None, :] >= gpus[:, None])).any(axis=1)
+    runs = speed[row] > 0
+    has_room = pools["free"][None, :] >= gpus[:, None]
+    fits = (runs & has_room).any(axis=1)
     jobs["status"] = np.where(fits, event_loop.AHEAD, event_loop.NEVER)
     return event_loop.World(
         jobs=jobs,

@@ -195,7 +195,8 @@ class Inside:
         for operator in path:
             ways = self.ways(operator)
             if not ways:
-                return np.full((len(self.layouts),) * 2, np.inf), np.zeros((len(self.layouts),) * 2)
+                pairs = (len(self.layouts), len(self.layouts))
+                return np.full(pairs, np.inf), np.zeros(pairs)
             sides = [self.sides(operator, way) for way in ways]
             step = self.changes_s(operator.input_bytes, lies, [side[0] for side in sides])
             step = step + [self.operator_s(operator, way) for way in ways]

@@ -9,27 +9,13 @@ Source: shapes and microbatches of benchmark/alpa/suite_paper_*.py and osdi22_ar
 
 from __future__ import annotations
 
-import ast
 from dataclasses import dataclass, field
 from functools import cached_property
-from pathlib import Path
 from typing import Literal
-
-import pandas as pd
 
 Kind = Literal["gpt", "moe", "wresnet"]
 E2E = "osdi22_artifact/results_e2e_ref.tsv"
 """The artifact's measured throughput of all systems."""
-
-METHODS = {
-    "parax.auto": "Alpa",
-    "parax.intra_only": "intra-operator alone",
-    "parax.inter_only": "inter-operator alone",
-    "parax.ppdp": "stages and data parallelism",
-    "megatron": "Megatron-LM",
-    "deepspeed": "DeepSpeed",
-}
-"""Names of the artifact's systems; Alpa was called Parax before."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -322,28 +308,3 @@ def model_on(kind: Kind, gpus: int, *, num_microbatches: int | None = None) -> M
     if kind == "wresnet":
         return _wide_resnet(name, count)
     return _transformer(name, count, num_layers)
-
-
-def read_measured(path: Path) -> pd.DataFrame:
-    """The artifact's end-to-end table: kind, method, GPUs, TFLOP/s of a GPU (NaN: out of memory).
-
-    Args:
-        path: of ``results_e2e_ref.tsv``, or of the table that stands in for it.
-    """
-    if path.suffix == ".csv":
-        return pd.read_csv(path, comment="#")
-    rows = []
-    for line in path.read_text(encoding="utf-8").splitlines():
-        if not line.strip() or line.startswith("#"):
-            continue
-        _, _, hosts, gpus, kind, method, values, *_ = line.split("\t")
-        tera_flops = float(ast.literal_eval(values)["tflops"])
-        rows.append(
-            {
-                "kind": kind,
-                "method": METHODS[method],
-                "gpus": int(hosts) * int(gpus),
-                "tera_flops": tera_flops if tera_flops > 0 else float("nan"),
-            }
-        )
-    return pd.DataFrame(rows)

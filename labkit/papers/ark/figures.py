@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 
 import pandas as pd
@@ -74,9 +73,7 @@ def figure_idea() -> go.Figure:
     return draw.finish(figure, title=title, x="time", height=330)
 
 
-def _add_level(
-    figure: go.Figure, ends: pd.Index, words: str, height: float, *, log_y: bool
-) -> None:
+def _add_level(figure: go.Figure, ends: pd.Index, words: str, height: float) -> None:
     """Draw a number of the paper as a level from end to end, its words beneath its left end."""
     figure.add_scatter(
         x=ends,
@@ -86,15 +83,8 @@ def _add_level(
         hovertemplate=f"{words}<extra></extra>",
         line={"color": draw.PALETTE["paper"], "dash": "dot"},
     )
-    figure.add_annotation(
-        x=math.log10(ends[0]),
-        y=math.log10(height) if log_y else height,
-        text=words,
-        showarrow=False,
-        xanchor="left",
-        yanchor="top",  # beneath, where lines come down to it from the left
-        font={"color": draw.PALETTE["paper"]},
-    )
+    # beneath, where lines come down to it from the left
+    draw.note(figure, ends[0], height, words, "paper", xanchor="left", yanchor="top")
 
 
 def figure_lines(
@@ -120,31 +110,11 @@ def figure_lines(
         log_y: whether the y axis is logarithmic.
     """
     figure = go.Figure()
-    for column, name in enumerate(lines):
-        bound = "bound" in str(name)
-        hue = draw.PALETTE["bound"] if bound else NEXT_HUES[column % len(NEXT_HUES)]
-        figure.add_scatter(
-            x=lines.index,
-            y=lines[name],
-            mode="lines" if bound else "lines+markers",
-            name=str(name),
-            line={"color": HUES.get(str(name), hue), "dash": "dot" if bound else "solid"},
-        )
+    draw.lines(figure, lines, hues=HUES, others=NEXT_HUES)
+    draw.decades(figure, lines.index, ticks, y=log_y)
     if level:
-        _add_level(figure, lines.index[[0, -1]], *level, log_y=log_y)
+        _add_level(figure, lines.index[[0, -1]], *level)
     for words, (size, value) in (points or {}).items():
         draw.stars(figure, [size], [value], words)
-        figure.add_annotation(
-            x=math.log10(size),
-            y=math.log10(value) if log_y else value,
-            text=words,
-            showarrow=False,
-            yshift=-16,
-            font={"color": draw.PALETTE["paper"]},
-        )
-    figure.update_xaxes(type="log", tickvals=[*lines.index], ticktext=[*ticks])
-    if log_y:
-        figure.update_yaxes(type="log", dtick=1)
-    else:
-        figure.update_yaxes(rangemode="tozero")
+        draw.note(figure, size, value, words, "paper", yshift=-16)
     return draw.finish(figure, title=title, x=x, y=y, height=440, direct=True)

@@ -54,14 +54,7 @@ def figure_passes(passes: pd.DataFrame, *, title: str) -> go.Figure:
         passes: a row a number of spare machines, a column a way to sum.
     """
     figure = go.Figure()
-    for way in passes:
-        figure.add_scatter(
-            x=passes.index,
-            y=passes[way],
-            mode="lines+markers",
-            name=str(way),
-            line_color=HUES[str(way)],
-        )
+    draw.lines(figure, passes, hues=HUES)
     figure.add_hline(
         1.0,
         line_dash="dot",
@@ -141,14 +134,7 @@ def figure_uplink(passes: pd.DataFrame, *, title: str) -> go.Figure:
         passes: a row a width of the uplink, a column a split.
     """
     figure = go.Figure()
-    for number, split in enumerate(passes):
-        figure.add_scatter(
-            x=passes.index,
-            y=passes[split],
-            mode="lines+markers",
-            name=str(split),
-            line_color=HUES.get(str(split), draw.CYCLE[number % len(draw.CYCLE)]),
-        )
+    draw.lines(figure, passes, hues=HUES)
     figure.update_yaxes(rangemode="tozero")
     return draw.finish(
         figure,

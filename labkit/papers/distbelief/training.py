@@ -191,8 +191,9 @@ def loss_and_gradient(
     slope[rows, digits] -= 1
     slope /= len(digits)
     below = slope @ second.T * hidden * (1 - hidden)
-    parts = [(images.T @ below).ravel(), below.sum(0), (hidden.T @ slope).ravel(), slope.sum(0)]
-    return loss, np.concatenate(parts)
+    to_first = (images.T @ below).ravel()
+    to_second = (hidden.T @ slope).ravel()
+    return loss, np.concatenate([to_first, below.sum(0), to_second, slope.sum(0)])
 
 
 def gradient(weights: Vector, images: Vector, digits: NDArray[np.int64]) -> Vector:

@@ -114,7 +114,8 @@ def speeds_by_size(
     speed = np.where(sizes <= room, speed, 0.0)
     runs = speed > 0
     largest = np.where(runs.any(1), sizes.size - runs[:, ::-1].argmax(1), 0)
-    own = np.where(runs & (sizes == asked[:, None]), np.arange(sizes.size) + 1, 0).max(1)
+    is_asked = runs & (sizes == asked[:, None])
+    own = np.where(is_asked, np.arange(sizes.size) + 1, 0).max(1)
     best = np.where(runs.any(1), speed.argmax(1) + 1, 0)
     padded = np.hstack([np.zeros((len(trace), 1)), speed])
     levels = {"best": best, "largest": largest, "asked": own}

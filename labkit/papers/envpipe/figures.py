@@ -14,6 +14,7 @@ from labkit import pipeline
 from labkit.kit import draw
 from labkit.kit.describe import checked
 from labkit.papers.envpipe.configurations import Policy, shaped
+from labkit.pipeline.figures.timeline_figures import on_stages, part_bars
 from labkit.pipeline.profiles.profile import EnergyProfile
 
 OUTSIDE = "outer envelope: highest clock"
@@ -48,41 +49,18 @@ def figure_idea(profile: EnergyProfile, *, last_stage: float = 1.5) -> go.Figure
     table = plan.frame()
     outside = pipeline.outer_envelope(schedule)
     table["part"] = np.where(outside, OUTSIDE, INSIDE)
-    table["name"] = table["kind"].map({"forward": "F", "backward": "B"})
-    table["name"] += table["microbatch"].astype(str)
     span_s = plan.makespan_s
-    bars = [
-        go.Bar(
-            x=[span_s] * 4,
-            y=[*range(4)],
-            orientation="h",
-            name=WAITS,
-            marker={"color": PARTS[WAITS], "line": {"width": 0}},
-            hoverinfo="skip",
-        )
-    ]
-    for part in (OUTSIDE, INSIDE):
-        shown = table[table["part"] == part]
-        bars.append(
-            go.Bar(
-                base=shown["start_s"],
-                x=shown["end_s"] - shown["start_s"],
-                y=shown["device"],
-                text=shown["name"],
-                textposition="inside",
-                textangle=0,
-                insidetextanchor="middle",
-                textfont={"color": "white"},
-                orientation="h",
-                name=part,
-                marker={"color": PARTS[part], "line": {"color": "white", "width": 1}},
-            )
-        )
-    figure = go.Figure(bars)
-    names = [f"stage {stage}" for stage in range(4)]
-    figure.update_layout(barmode="overlay", bargap=0.15, uniformtext={"minsize": 9, "mode": "show"})
-    figure.update_yaxes(autorange="reversed", tickvals=[*range(4)], ticktext=names, showgrid=False)
-    figure.update_xaxes(showgrid=False, range=[0, span_s * 1.005])
+    waits = go.Bar(
+        x=[span_s] * 4,
+        y=[*range(4)],
+        orientation="h",
+        name=WAITS,
+        marker={"color": PARTS[WAITS], "line": {"width": 0}},
+        hoverinfo="skip",
+    )
+    bars = part_bars(table, {part: PARTS[part] for part in (OUTSIDE, INSIDE)})
+    figure = on_stages([waits, *bars], 4)
+    figure.update_xaxes(range=[0, span_s * 1.005])
     title = "One path sets the iteration's time and stays fast; all work inside it runs slower"
     x = "time of one iteration (s); F: forward, B: backward of a microbatch"
     return draw.finish(figure, title=title, x=x, y="stage (a GPU each)", height=330)

@@ -199,7 +199,9 @@ def _spread(program_pairs: Any, times: Any, active: Active) -> tuple[Any, Any]:
     j = j[one_way]
     block = block[one_way]
     # 4. The time of a block, evenly.
-    ends = np.sort([by_group[first[a][block] + i], by_group[first[b][block] + j]], axis=0)
+    left = by_group[first[a][block] + i]
+    right = by_group[first[b][block] + j]
+    ends = np.sort([left, right], axis=0)
     share = np.zeros((len(both), active.room.size))
     share[row, kept[:, 2]] = times[times > LEAST_SHARE]
     together = share[block] / np.bincount(block, minlength=len(both))[block, None]

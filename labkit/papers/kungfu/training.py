@@ -82,7 +82,8 @@ def replicas(weights: Sequence[Tensor], images: Tensor, labels: Tensor) -> NDArr
 
     copies = [part[:1].expand(len(images), *part.shape[1:]) for part in weights]
     _, slopes = stacked.gradients(copies, images, labels)
-    rows: NDArray[np.float64] = torch.cat([part.flatten(1) for part in slopes], 1).double().numpy()
+    flat = torch.cat([part.flatten(1) for part in slopes], 1)
+    rows: NDArray[np.float64] = flat.double().numpy()
     return rows
 
 

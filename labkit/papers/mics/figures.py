@@ -76,14 +76,7 @@ def figure_traffic(seconds: pd.DataFrame) -> go.Figure:
         seconds: a row a number of GPUs, a column a way of :data:`HUES`.
     """
     figure = go.Figure()
-    for way in seconds:
-        figure.add_scatter(
-            x=seconds.index,
-            y=seconds[way],
-            mode="lines+markers",
-            name=str(way),
-            line_color=HUES[str(way)],
-        )
+    draw.lines(figure, seconds, hues=HUES)
     figure.update_xaxes(type="log", tickvals=[*seconds.index])
     figure.update_yaxes(rangemode="tozero")
     return draw.finish(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 
 import numpy as np
@@ -109,22 +108,14 @@ def figure_loads(loads: Mapping[str, np.ndarray], *, title: str, y: str) -> go.F
     return draw.finish(figure, title=title, x="GPU, fullest first", y=y, height=380)
 
 
-def _add_points(
-    figure: go.Figure, words: str, values: Mapping[float, float], *, log_y: bool
-) -> None:
+def _add_points(figure: go.Figure, words: str, values: Mapping[float, float]) -> None:
     """Draw what others print, by x, with its words and the last value beside the last point."""
     draw.stars(figure, [*values], [*values.values()], f"{words}: %{{y}}")
     last = max(values)
-    figure.add_annotation(
-        x=math.log10(last),
-        y=math.log10(values[last]) if log_y else values[last],
-        text=f"{words}: {values[last]:g}",
-        showarrow=False,
-        xshift=6,
-        yshift=-18,  # the lines' own names stand at the height of their ends
-        xanchor="left",
-        font={"color": draw.PALETTE["paper"]},
-    )
+    text = f"{words}: {values[last]:g}"
+    # lower than the lines' own names, which stand at the height of their ends
+    place = {"xshift": 6, "yshift": -18, "xanchor": "left"}
+    draw.note(figure, last, values[last], text, "paper", **place)
 
 
 def figure_lines(
@@ -150,27 +141,13 @@ def figure_lines(
         ticks: words of the x axis, one a row of ``lines``.
     """
     figure = go.Figure()
-    last_x = lines.index[-1]
-    for column, name in enumerate(lines):
-        bound = "bound" in str(name)
-        hue = draw.PALETTE["bound"] if bound else NEXT_HUES[column % len(NEXT_HUES)]
-        figure.add_scatter(
-            x=lines.index,
-            y=lines[name],
-            mode="lines" if bound else "lines+markers",
-            name=str(name),
-            line={"color": hue, "dash": "dot" if bound else "solid"},
-        )
-    draw.levels(figure, [lines.index[0], lines.index[-1]], levels or {})
+    ends = [lines.index[0], lines.index[-1]]
+    draw.lines(figure, lines, others=NEXT_HUES)
+    draw.decades(figure, lines.index, ticks or (), y=log_y)
+    draw.levels(figure, ends, levels or {})
     for words, values in (points or {}).items():
-        _add_points(figure, words, values, log_y=log_y)
-    words_x = ticks or [f"{value:,}" for value in lines.index]
-    figure.update_xaxes(type="log", tickvals=[*lines.index], ticktext=words_x)
-    if log_y:
-        figure.update_yaxes(type="log", dtick=1)
-    else:
-        figure.update_yaxes(rangemode="tozero")
+        _add_points(figure, words, values)
     draw.finish(figure, title=title, x=x, y=y, height=440, direct=True)
-    beyond = [len(words) + 4 for words, values in (points or {}).items() if max(values) == last_x]
+    beyond = [len(words) + 4 for words, values in (points or {}).items() if max(values) == ends[1]]
     figure.layout.margin.r = max([figure.layout.margin.r, *(30 + 9 * size for size in beyond)])
     return figure

@@ -102,7 +102,9 @@ def profile_through(
     >>> profile_through("A", (8, 75), (16, 100)).name
     'A'
     """
-    alpha_ms = (large[1] - small[1]) / (large[0] - small[0]) if large[0] > small[0] else -1.0
+    more = large[0] - small[0]
+    longer_ms = large[1] - small[1]
+    alpha_ms = longer_ms / more if more > 0 else -1.0
     beta_ms = small[1] - alpha_ms * small[0]
     if alpha_ms < 0 or beta_ms < 0:
         raise BadValue(

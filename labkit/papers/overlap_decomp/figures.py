@@ -94,17 +94,7 @@ def figure_lines(
         levels: by name, a height and its concept among ``draw.PALETTE``.
     """
     figure = go.Figure()
-    for number, name in enumerate(lines):
-        figure.add_scatter(
-            x=lines.index,
-            y=lines[name],
-            mode="lines+markers" if len(lines) <= 16 else "lines",
-            name=str(name),
-            line={
-                "color": HUES.get(str(name), NEXT_HUES[number % len(NEXT_HUES)]),
-                "dash": "dot" if name == "bound" else "solid",
-            },
-        )
+    draw.lines(figure, lines, hues=HUES, others=NEXT_HUES)
     draw.levels(figure, [lines.index[0], lines.index[-1]], levels or {})
     figure.update_xaxes(type="log", tickvals=list(ticks), ticktext=list(ticks.values()))
     return draw.finish(figure, title=title, x=x, y=y, height=440, direct=True)
@@ -133,24 +123,8 @@ def figure_models(
             line_width=0,
             layer="below",
         )
-    for number, name in enumerate(lines):
-        figure.add_scatter(
-            x=places,
-            y=lines[name],
-            mode="lines+markers",
-            name=str(name),
-            line={
-                "color": HUES.get(str(name), NEXT_HUES[number % len(NEXT_HUES)]),
-                "dash": "dot" if name == "bound" else "solid",
-            },
-        )
-    for value in paper:
-        figure.add_scatter(
-            x=[places[0], places[-1]],
-            y=[value, value],
-            mode="lines",
-            name=f"paper: {value:g}",
-            line={"color": draw.PALETTE["paper"], "dash": "dot"},
-        )
+    draw.lines(figure, lines.set_axis(places), hues=HUES, others=NEXT_HUES)
+    levels = {f"paper: {value:g}": (value, "paper") for value in paper}
+    draw.levels(figure, [places[0], places[-1]], levels)
     figure.update_xaxes(tickvals=places, ticktext=[str(name) for name in lines.index])
     return draw.finish(figure, title=title, x=x, y=y, height=440, direct=True)

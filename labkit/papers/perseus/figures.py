@@ -15,6 +15,7 @@ from labkit import pipeline
 from labkit.kit import draw
 from labkit.papers.perseus.published import JOBS
 from labkit.papers.perseus.stragglers import Way
+from labkit.pipeline.figures.timeline_figures import on_stages, part_bars
 from labkit.pipeline.planning import cuts
 from labkit.pipeline.planning.perseus import menus
 from labkit.pipeline.profiles.profile import EnergyProfile
@@ -70,34 +71,12 @@ def figure_cut(
     table["part"] = np.select(
         [after < before, after > before, table["slack_s"] < unit_s / 2], [*PARTS][:3], [*PARTS][3]
     )
-    table["name"] = table["kind"].map({"forward": "F", "backward": "B"})
-    table["name"] += table["microbatch"].astype(str)
-    bars = []
-    for part, color in PARTS.items():
-        shown = table[table["part"] == part]
-        bars.append(
-            go.Bar(
-                base=shown["start_s"],
-                x=shown["end_s"] - shown["start_s"],
-                y=shown["device"],
-                text=shown["name"],
-                textposition="inside",
-                textangle=0,
-                insidetextanchor="middle",
-                textfont={"color": "white" if color in (PARTS["one unit slower"],) else "#222222"},
-                orientation="h",
-                name=part,
-                marker={"color": color, "line": {"color": "white", "width": 1}},
-            )
-        )
-    figure = go.Figure(bars)
-    devices = [*range(schedule.num_devices)]
-    names = [f"stage {device}" for device in devices]
-    figure.update_layout(barmode="overlay", bargap=0.15, uniformtext={"minsize": 9, "mode": "show"})
-    figure.update_yaxes(autorange="reversed", tickvals=devices, ticktext=names, showgrid=False)
-    figure.update_xaxes(showgrid=False)
+    inks = dict.fromkeys(PARTS, "#222222")
+    inks["one unit slower"] = "white"
+    stages = schedule.num_devices
+    figure = on_stages(part_bars(table, PARTS, inks=inks), stages)
     words = "time of one iteration (s); F: forward, B: backward of a microbatch"
-    return draw.finish(figure, title=title, x=words, y="stage", height=150 + 34 * len(devices))
+    return draw.finish(figure, title=title, x=words, y="stage", height=150 + 34 * stages)
 
 
 def figure_walks(walks: Mapping[str, Sequence[float]], times_s: Sequence[float]) -> go.Figure:

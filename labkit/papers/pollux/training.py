@@ -397,7 +397,10 @@ def workload(
     table = table.sort_values("time", kind="stable")
     kinds = kinds or trainings(source)
     keys = list(zip(table["application"], table["num_replicas"], table["batch_size"], strict=True))
-    asked = {key: kinds[key[0]].duration_s(packed(key[1], 4), key[2]) for key in set(keys)}
+    asked = {}
+    for application, replicas, batch in set(keys):
+        seconds = kinds[application].duration_s(packed(replicas, 4), batch)
+        asked[application, replicas, batch] = seconds
     trace = Trace(
         arrival_s=table["time"],
         gpus=table["num_replicas"],

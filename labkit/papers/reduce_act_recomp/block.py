@@ -252,9 +252,11 @@ def _difference(ours: dict[str, Tensor], theirs: Block) -> float:
     ``theirs`` holds what is expected in the places of a block.
     """
     expected = {"x": theirs.x, "gradient": theirs.gradient} | theirs.weights
-    worst = torch.stack(
-        [(ours[name] - value).abs().max() / value.abs().max() for name, value in expected.items()]
-    ).max()
+    errors = []
+    for name, value in expected.items():
+        largest = (ours[name] - value).abs().max()
+        errors.append(largest / value.abs().max())
+    worst = torch.stack(errors).max()
     dist.all_reduce(worst, dist.ReduceOp.MAX)
     return float(worst)
 

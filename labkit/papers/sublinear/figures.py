@@ -74,11 +74,7 @@ def figure_peaks(peaks: pd.DataFrame) -> go.Figure:
         peaks: as :func:`labkit.papers.sublinear.tracked_peaks` gives them.
     """
     figure = go.Figure()
-    for method in peaks:
-        name = WORDS[str(method)]
-        figure.add_scatter(
-            x=peaks.index, y=peaks[method], name=name, mode="lines+markers", line_color=HUES[name]
-        )
+    draw.lines(figure, peaks.rename(columns=WORDS), hues=HUES)
     figure.update_xaxes(type="log", tickvals=[*peaks.index])
     figure.update_yaxes(type="log", dtick="D2")
     return draw.finish(

@@ -302,8 +302,10 @@ class Resources(OwnLoop):
         cpus, memory, speed = self._most(kind, gpus, share)
         if cpus <= share[1] and memory <= share[2]:
             return [(cpus, memory, speed)]
-        steps = [(c, float(share[2]), s) for c, s in self.needs[kind].steps.items() if c <= cpus]
-        return [(float(share[1]), float(share[2]), 1.0), *steps, (cpus, memory, speed)]
+        share_memory = float(share[2])
+        known = self.needs[kind].steps.items()
+        steps = [(step, share_memory, faster) for step, faster in known if step <= cpus]
+        return [(float(share[1]), share_memory, 1.0), *steps, (cpus, memory, speed)]
 
     def _most(self, kind: str, gpus: int, share: NDArray[np.float64]) -> tuple[float, float, float]:
         """All that a job can use of one node; where that is not enough, so much slower.
@@ -349,8 +351,8 @@ class Resources(OwnLoop):
             each = np.floor(self.round_s / lasts_s)
             jobs["left"] = (jobs["left"] // lasts_s) * self.round_s / each
             jobs["full"] = np.floor(self.round_s / (lasts_s / jobs["full"])) / each
-        parts = asked[:, None] * np.stack([np.ones(len(trace)), jobs["cpus"], jobs["memory"]], 1)
-        parts = parts / (node * pool.nodes)
+        a_gpu = np.stack([np.ones(len(trace)), jobs["cpus"], jobs["memory"]], 1)
+        parts = asked[:, None] * a_gpu / (node * pool.nodes)
         weights = {"fifo": np.arange(len(trace)), "drf": parts.max(1), "tetris": parts.sum(1)}
         jobs["weight"] = weights.get(self.order, 1.0)
         keys = {"fifo": packing.FIXED, "drf": packing.FIXED, "las": packing.ATTAINED}

@@ -57,7 +57,8 @@ def gittins_index(service: ArrayLike, attained: ArrayLike) -> NDArray[np.float64
     for at in np.flatnonzero(done < known.size):
         left = known.size - done[at]
         begun = spent[done[at]] + left * levels[at]
-        index[at] = np.max((ended[at + 1 :] - done[at]) / (work[at + 1 :] - begun))
+        ends = ended[at + 1 :] - done[at]
+        index[at] = np.max(ends / (work[at + 1 :] - begun))
     return index
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 
 import pandas as pd
@@ -102,33 +101,17 @@ def figure_lines(
         ticks: words of the x axis, one a row of ``lines``.
     """
     figure = go.Figure()
-    for column, name in enumerate(lines):
-        figure.add_scatter(
-            x=lines.index,
-            y=lines[name],
-            mode="lines+markers" if len(lines) <= 16 else "lines",
-            name=str(name),
-            line={
-                "color": HUES.get(str(name), NEXT_HUES[column % len(NEXT_HUES)]),
-                "dash": "dot" if "bound" in str(name) else "solid",
-            },
-        )
-    draw.levels(figure, [lines.index[0], lines.index[-1]], levels or {})
+    first = lines.index[0]
+    draw.lines(figure, lines, hues=HUES, others=NEXT_HUES)
+    if log:
+        draw.decades(figure, lines.index, ticks or ())
+    else:
+        figure.update_yaxes(rangemode="tozero")
+    draw.levels(figure, [first, lines.index[-1]], levels or {})
     for gpus, value in (points or {}).items():
         draw.stars(figure, [gpus], [value], "paper: %{y}")
-        figure.add_annotation(
-            x=math.log10(gpus) if log else gpus,
-            y=value,
-            text=f"paper: {value:g}",
-            showarrow=False,
-            yshift=38 if gpus == lines.index[0] else 16,  # clear of a line that starts above it
-            xanchor="left" if gpus == lines.index[0] else "center",
-            font={"color": draw.PALETTE["paper"]},
-        )
-    figure.update_xaxes(type="log" if log else "linear")
-    if log:
-        figure.update_xaxes(
-            tickvals=[*lines.index], ticktext=ticks or [f"{v:,}" for v in lines.index]
-        )
-    figure.update_yaxes(rangemode="tozero")
+        # clear of a line that starts above it
+        at_left = {"yshift": 38, "xanchor": "left"}
+        place = at_left if gpus == first else {"yshift": 16, "xanchor": "center"}
+        draw.note(figure, gpus, value, f"paper: {value:g}", "paper", **place)
     return draw.finish(figure, title=title, x=x, y=y, height=460, direct=True)

@@ -18,6 +18,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -326,9 +327,16 @@ def evaluate(
     return [done[output] for output in outputs]
 
 
+def _one_product(inputs: np.ndarray, weights: np.ndarray) -> np.ndarray:
+    """The layer computed once, from the first copies of its inputs and of its weights."""
+    return inputs[:1] @ weights[:1].transpose(0, 2, 1)
+
+
 def _numbers(of: Term, args: list[np.ndarray], placed: bool) -> np.ndarray:
     if of.op is Op.LINEAR:
-        result = _on_devices(of, *args) if placed else args[0][:1] @ args[1][:1].transpose(0, 2, 1)
+        inputs, weights = args
+        product = partial(_on_devices, of) if placed else _one_product
+        result = product(inputs, weights)
         return np.maximum(result, 0) if of.relu else result
     if of.op is Op.RELU:
         return np.maximum(args[0], 0)

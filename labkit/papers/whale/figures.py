@@ -110,24 +110,9 @@ def figure_gains(
     figure = go.Figure()
     places = list(range(len(gains)))
     ends = [places[0] - 0.4, places[-1] + 0.4]
-    levels = [(value, f"paper: {value:g}", "paper") for value in paper]
-    for value, words, concept in [*levels, (1.0, "equal", "baseline")]:
-        figure.add_scatter(
-            x=ends,
-            y=[value, value],
-            mode="lines",
-            name=words,
-            line={"color": draw.PALETTE[concept], "dash": "dot"},
-            showlegend=False,
-        )
-        figure.add_annotation(
-            x=ends[1],
-            y=value,
-            text=words,
-            showarrow=False,
-            xanchor="left",
-            font={"color": draw.PALETTE[concept]},
-        )
+    for value in paper:
+        draw.level(figure, ends, value, f"paper: {value:g}", "paper")
+    draw.level(figure, ends, 1.0, "equal", "baseline")
     for number, way in enumerate(gains):
         shift = (number - (len(gains.columns) - 1) / 2) * 0.2
         figure.add_scatter(

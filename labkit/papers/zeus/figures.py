@@ -213,10 +213,8 @@ def _connections(chosen: pd.DataFrame, others: list[pd.DataFrame]) -> go.Scatter
     ends = pd.concat(
         [chosen.merge(table, on="workload", suffixes=("", "_end")) for table in others]
     )
-    y, x = (
-        100 * np.column_stack([ends[name], ends[f"{name}_end"], np.full(len(ends), np.nan)]).ravel()
-        for name in SAVED
-    )
+    gap = np.full(len(ends), np.nan)
+    y, x = (100 * np.column_stack([ends[name], ends[f"{name}_end"], gap]).ravel() for name in SAVED)
     line = {"color": PALETTE["muted"], "width": 1}
     return go.Scatter(x=x, y=y, mode="lines", line=line, showlegend=False, hoverinfo="skip")
 

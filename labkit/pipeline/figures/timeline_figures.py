@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -278,8 +278,56 @@ def _scale() -> np.ndarray:
 
 def _mixed(colour: str, other: str, amount: float) -> str:
     """Mix ``colour`` with a share of ``other``, both written #RRGGBB."""
-    a, b = (np.array([int(c[i : i + 2], 16) for i in (1, 3, 5)]) for c in (colour, other))
-    return "#" + "".join(f"{round(value):02X}" for value in (a + amount * (b - a)).tolist())
+    near = np.array([*bytes.fromhex(colour[1:])])
+    far = np.array([*bytes.fromhex(other[1:])])
+    mixed = near + amount * (far - near)
+    return "#" + "".join(f"{round(value):02X}" for value in mixed.tolist())
+
+
+def part_bars(
+    table: pd.DataFrame, parts: Mapping[str, str], *, inks: Mapping[str, str] | None = None
+) -> list[go.Bar]:
+    """Draw instructions coloured by the part that they have in an idea, with their names inside.
+
+    Args:
+        table: as ``Timeline.frame()`` gives it, and a column ``part``.
+        parts: colours by part, in the order in which they are drawn.
+        inks: colours of the names, by part; white where a part has none.
+
+    Returns:
+        A trace a part, whose names begin with F for forward and B for backward.
+    """
+    names = table["kind"].map({"forward": "F", "backward": "B"}) + table["microbatch"].astype(str)
+    bars = []
+    for part, colour in parts.items():
+        shown = table[table["part"] == part]
+        bars.append(
+            go.Bar(
+                base=shown["start_s"],
+                x=shown["end_s"] - shown["start_s"],
+                y=shown["device"],
+                text=names[shown.index],
+                textposition="inside",
+                textangle=0,
+                insidetextanchor="middle",
+                textfont={"color": (inks or {}).get(part, "white")},
+                orientation="h",
+                name=part,
+                marker={"color": colour, "line": {"color": "white", "width": 1}},
+            )
+        )
+    return bars
+
+
+def on_stages(bars: Sequence[go.Bar], num_stages: int) -> go.Figure:
+    """Make a figure of bars of time whose rows are stages, the first one above."""
+    stages = [*range(num_stages)]
+    names = [f"stage {stage}" for stage in stages]
+    figure = go.Figure([*bars])
+    figure.update_layout(barmode="overlay", bargap=0.15, uniformtext={"minsize": 9, "mode": "show"})
+    figure.update_yaxes(autorange="reversed", tickvals=stages, ticktext=names, showgrid=False)
+    figure.update_xaxes(showgrid=False)
+    return figure
 
 
 @checked

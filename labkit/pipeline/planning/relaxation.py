@@ -325,7 +325,9 @@ def _lower_hull(time: np.ndarray, net: np.ndarray) -> np.ndarray:
         while len(hull) > 1:
             a = hull[-2]
             b = hull[-1]
-            if (net[b] - net[a]) * (time[i] - time[b]) < (net[i] - net[b]) * (time[b] - time[a]):
+            before = (net[b] - net[a]) * (time[i] - time[b])
+            after = (net[i] - net[b]) * (time[b] - time[a])
+            if before < after:  # the slope rises at b
                 break
             hull.pop()
         hull.append(i)

@@ -417,5 +417,6 @@ def _convex_fit(x: np.ndarray, y: np.ndarray, *, rising: bool = False) -> np.nda
     columns += [] if rising else [-scaled]
     columns += [np.maximum(scaled - knot, 0) for knot in knots[1:-1]]
     matrix = np.stack(columns, axis=1)
-    solution, _ = nnls(matrix / y[:, None], np.ones(len(y)), maxiter=100 * matrix.shape[1])
+    relative = matrix / y[:, None]
+    solution, _ = nnls(relative, np.ones(len(y)), maxiter=100 * matrix.shape[1])
     return matrix @ solution

@@ -102,8 +102,10 @@ class Program:
         self._check(kernel)
         waves = self.wave_s[kernel]
         own = self.resident(kernel, units)
-        curve = np.interp([max(own, 1.0), max(own + others, 1.0)], range(1, len(waves) + 1), waves)
-        return float(curve[1] * max((own + others) / len(waves), 1.0) / curve[0])
+        together = own + others
+        counts = range(1, len(waves) + 1)
+        alone_s, beside_s = np.interp([max(own, 1.0), max(together, 1.0)], counts, waves)
+        return float(beside_s * max(together / len(waves), 1.0) / alone_s)
 
     @property
     def alone_s(self) -> float:

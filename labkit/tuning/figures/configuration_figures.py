@@ -194,7 +194,9 @@ def figure_lines(
         drawn = table.loc[np.isfinite(table[y]), x]
         low = np.log2(drawn.min())
         high = np.log2(drawn.max())
-        ticks = [4.0**k for k in range(int(np.floor(low / 2)), int(np.ceil(high / 2)) + 1)]
+        first = int(np.floor(low / 2))
+        last = int(np.ceil(high / 2))
+        ticks = [4.0**power for power in range(first, last + 1)]
         names = [f"{t:,.0f}" if t >= 1 else f"1/{1 / t:,.0f}" for t in ticks]
         margin = 0.03 * (high - low)
         edges = [(low - margin) * np.log10(2), (high + margin) * np.log10(2)]

@@ -97,8 +97,9 @@ def figure_choice(choice: JointChoice) -> go.Figure:
         table.assign(time=table["time_s"] / hour, energy=table["energy_j"] / joules)
         for table in (front, others)
     )
-    farthest = (others[["time", "energy"]] / front[["time", "energy"]].max() / [2, 3]).max(axis=1)
-    others = others[farthest <= 1]
+    axes = ["time", "energy"]
+    far = others[axes] / front[axes].max() / [2, 3]
+    others = others[far.max(axis=1) <= 1]
     others = others.iloc[:: max(1, -(-len(others) // _MOST_POINTS))]
     fig = go.Figure()
     dot = {"size": 3, "color": PALETTE["muted"], "opacity": 0.45}

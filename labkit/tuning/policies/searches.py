@@ -162,7 +162,8 @@ class Halving(Policy):
         self.played[who, batch] = True
         dropped = ~ok & (self.alive[who].sum(1) > 1)  # the last one left stays
         self.alive[who[dropped], batch[dropped]] = False
-        over = ~(self.alive[who] & ~self.played[who]).any(1) & (self.alive[who].sum(1) > 1)
+        waits = self.alive[who] & ~self.played[who]
+        over = ~waits.any(1) & (self.alive[who].sum(1) > 1)
         who = who[over]
         mean = np.where(self.alive[who], self.memory.mean[who], np.inf)
         rank = mean.argsort(axis=1, kind="stable").argsort(axis=1)

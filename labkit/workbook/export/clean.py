@@ -123,7 +123,11 @@ def styles(text: str) -> str:
     >>> styles("color: red; background: url(x.png); position: fixed")
     'color: red'
     """
-    kept = [d for d in text.split(";") if not d.strip() or _is_listed(*d.partition(":")[::2])]
+    kept = []
+    for declaration in text.split(";"):
+        name, _, value = declaration.partition(":")
+        if not declaration.strip() or _is_listed(name, value):
+            kept.append(declaration)
     return ";".join(kept) if any(map(str.strip, kept)) else ""
 
 

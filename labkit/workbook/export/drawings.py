@@ -52,7 +52,11 @@ def thumbnail(figure: Mapping[str, Any]) -> str:
         half = (max(steps) - min(steps)) / max(1, len(set(steps)) - 1) / 2
         ends = ((0, min(steps) - half), (0, max(steps) + half))
         corners += [end if trace.get("orientation") == "h" else end[::-1] for end in ends]
-    (left, right), (low, high) = ((min(v), max(v)) for v in zip(*corners, strict=True))
+    across_all, up_all = zip(*corners, strict=True)
+    left = min(across_all)
+    right = max(across_all)
+    low = min(up_all)
+    high = max(up_all)
 
     def place(x: float, y: float) -> tuple[float, float]:
         across = (x - left) / (right - left or 1)
@@ -85,9 +89,8 @@ def _points(
         return math.log10(value) if value > 0 else None
 
     ys = trace.get("y") or []
-    pairs = [
-        (at("x", x), at("y", y)) for x, y in zip(trace.get("x") or range(len(ys)), ys, strict=False)
-    ]
+    xs = trace.get("x") or range(len(ys))
+    pairs = [(at("x", x), at("y", y)) for x, y in zip(xs, ys, strict=False)]
     return [(x, y) for x, y in pairs if x is not None and y is not None]
 
 
@@ -166,7 +169,9 @@ def label_boxes(circles: Mapping[str, tuple[float, float, float]]) -> dict[str, 
 
     Right, left, below or above, or at a corner; twice, since what is placed later may leave room.
     """
-    dots = {key: (x - r, y - r, x + r, y + r) for key, (x, y, r) in circles.items()}
+    dots: dict[str, Box] = {}
+    for key, (x, y, radius) in circles.items():
+        dots[key] = (x - radius, y - radius, x + radius, y + radius)
     boxes: dict[str, Box] = {}
     for key in [*circles, *circles]:
         others = [box for name, box in boxes.items() if name != key]

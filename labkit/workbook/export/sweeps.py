@@ -149,7 +149,8 @@ def draw_column(
     x = max(fields, key=lambda name: table[name].dtype.kind in "iuf")
     lines = [name for name in fields if name != x]
     known = table.dropna(subset=[column])
-    known = known.assign(**{x: known[x] if table[x].dtype.kind in "iuf" else known[x].map(str)})
+    if table[x].dtype.kind not in "iuf":
+        known = known.assign(**{x: known[x].map(str)})
     figure = go.Figure()
     groups = list(known.groupby(lines, dropna=False)) if lines else [((), known)]
     for place, (chosen, group) in enumerate(groups):

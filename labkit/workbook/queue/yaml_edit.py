@@ -78,7 +78,8 @@ def _edited(lines: Sequence[str], place: _Place, old: BaseModel, new: BaseModel)
         return "".join(lines[top:stop])
     mark = lines[first][:column]
     own = lines[first][column:]
-    record = _yaml().load(textwrap.dedent("".join([" " * column, own, *lines[first + 1 : stop]])))
+    text = "".join([" " * column, own, *lines[first + 1 : stop]])
+    record = _yaml().load(textwrap.dedent(text))
     for name, value in changes.items():
         if value is None:
             record.pop(name, None)

@@ -43,7 +43,8 @@ def _on(state: State, axis: str) -> list[Mapping[str, Any]]:
 def _categories(states: Sequence[State], axis: str) -> dict[str, Any]:
     """All categories in order of appearance, where the axis holds texts or is said to hold them."""
     traces = [trace for state in states for trace in _on(state, axis)]
-    values = [v for t in traces if t["type"] in (*LINES, "bar") for v in t.get(axis[0]) or []]
+    drawn = [trace for trace in traces if trace["type"] in (*LINES, "bar")]
+    values = [value for trace in drawn for value in trace.get(axis[0]) or []]
     said = states[0]["layout"][axis].get("type") == "category"
     texts = all(isinstance(value, str) and not _is_date(value) for value in values)
     if not values or not (said or texts):

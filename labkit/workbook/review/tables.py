@@ -212,7 +212,8 @@ def _larger_unit(values: pd.Series) -> str:
     """The largest unit that is a power of ten of the column's own, where that would print an
     exponent; else ""."""
     most = values.abs().max() if values.dtype.kind == "f" else 0
-    own = {u: size for u, (of, size) in SCALES.items() if of == split_unit(str(values.name))[1]}
+    unit = split_unit(str(values.name))[1]
+    own = {larger: size for larger, (of, size) in SCALES.items() if of == unit}
     tens = [u for u, size in own.items() if 1 < size <= most and math.log10(size).is_integer()]
     return max(tens, key=own.__getitem__) if tens and most >= LARGEST else ""
 

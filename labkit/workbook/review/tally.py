@@ -213,7 +213,10 @@ def tally(records: Iterable[Mapping[str, Any]]) -> Tally:
         where = "reproductions" if record.get("fitted") is None else "fitted"
         name = where if record.get("kind") in REPRODUCTIONS else "others"
         counts[name][record["verdict"]] += 1
-    return Tally(**{name: {v: c[v] for v in SYMBOLS if c[v]} for name, c in counts.items()})
+    found = {}
+    for name, count in counts.items():
+        found[name] = {verdict: count[verdict] for verdict in SYMBOLS if count[verdict]}
+    return Tally(**found)
 
 
 def _signed(counts: Mapping[Verdict, int]) -> str:

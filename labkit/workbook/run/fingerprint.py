@@ -209,7 +209,10 @@ def _entries(path: Path) -> dict[str, str]:
     text = path.read_text(encoding="utf-8") if path.is_file() else ""
     starts = list(_ENTRY.finditer(text))
     ends = [*(match.start() for match in starts[1:]), len(text)]
-    return {m[1]: text[m.start() : end].strip() for m, end in zip(starts, ends, strict=False)}
+    entries = {}
+    for start, end in zip(starts, ends, strict=False):
+        entries[start[1]] = text[start.start() : end].strip()
+    return entries
 
 
 def _companions(trees: Iterable[ast.Module]) -> Iterator[str]:

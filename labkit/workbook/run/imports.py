@@ -127,8 +127,8 @@ def references(
                     names.add(f"{base}.{alias.name}")
                     bound[alias.asname or alias.name] = f"{base}.{alias.name}"
     for node in nodes:
-        if isinstance(node, ast.Attribute) and (chain := _chain(node, bound)):
-            names.add(chain)
+        if isinstance(node, ast.Attribute) and (chained := dotted_name(node, bound)):
+            names.add(chained)
     if late and any(_name(node) in _LATE for node in nodes if isinstance(node, ast.Call)):
         for text in strings(tree):
             names |= _named(text, package, tops)
@@ -158,7 +158,7 @@ def _name(node: ast.AST) -> str:
     return node.id if isinstance(node, ast.Name) else ""
 
 
-def _chain(node: ast.Attribute, bound: Mapping[str, str]) -> str:
+def dotted_name(node: ast.Attribute, bound: Mapping[str, str]) -> str:
     """``p.figures.draw`` as ``labkit.pipeline.figures.draw`` where ``p`` is an imported name."""
     names: list[str] = []
     inner: ast.expr = node

@@ -154,7 +154,9 @@ def frame(rows: Iterable[dict[str, Any]]) -> pd.DataFrame:
     own = [n for n in names if "." not in n]
     rest = [n for kind in ("run.", "claim.", "metric.") for n in names if n.startswith(kind)]
     order = [p for n in rest for p in (n, n.replace("claim.", "verdict.")) if p in names]
-    columns = {n: _column([each.get(n) for each in rows]) for n in dict.fromkeys([*own, *order])}
+    columns = {}
+    for name in dict.fromkeys([*own, *order]):
+        columns[name] = _column([each.get(name) for each in rows])
     table = pd.DataFrame(columns)
     by = [name for name in ("run.paper", *own, "run.slug") if name in columns]
     return table.sort_values(by, ignore_index=True) if by else table

@@ -267,6 +267,12 @@ def write_panels(root: Path, home: Path, port: int, panels: Mapping[str, str]) -
     files.write_atomically(home / "jupyter_server_config.json", config)
 
 
+def _numbered_open(listed: list[questions.Question]) -> list[tuple[int, questions.Question]]:
+    """Keep the questions that are open, each with its number among all."""
+    numbered = enumerate(listed, 1)
+    return [(number, question) for number, question in numbered if question.is_open]
+
+
 def write_start(root: Path, today: dt.date | None = None) -> None:
     """Write the start page; raises BadFile where the queue or a file of questions is malformed."""
     queue = reading_queue.load(root)
@@ -279,7 +285,7 @@ def write_start(root: Path, today: dt.date | None = None) -> None:
         coming=queue.coming(day),
         heard=queue.heard(day),
         asked=asked,
-        open={p: [(n, q) for n, q in enumerate(qs, 1) if q.is_open] for p, qs in asked.items()},
+        open={paper: _numbered_open(listed) for paper, listed in asked.items()},
         notebooks=known,
         reviewed=sorted(
             (paper for paper in queue if paper.key in known),
