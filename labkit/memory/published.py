@@ -18,6 +18,7 @@ import pandas as pd
 from labkit import files, quantities
 from labkit.errors import not_among
 from labkit.kit.describe import Positive, checked, description
+from labkit.memory.jobs.adapter import Adapter
 from labkit.memory.plans.detail import on_device
 from labkit.memory.plans.frameworks import framework
 from labkit.memory.plans.plan import Plan
@@ -49,6 +50,9 @@ class Peak:
         """The run as a plan of its framework."""
         model = Model.preset(self.model) if isinstance(self.model, str) else Model(**self.model)
         said = {name: value for name, value in self.fields.items() if name != "device"}
+        if "adapter" in said:
+            given = said["adapter"]
+            said["adapter"] = Adapter(**{**given, "targets": tuple(given["targets"])})
         return framework(self.framework).plan(model, **said)
 
     def predicted(self) -> tuple[str, float]:
