@@ -310,7 +310,9 @@ def test_files_that_cannot_be_written_are_named(
         (("plan", MODEL, "--recipe", "bf16"), "no recipe 'bf16'"),
         (("plan", MODEL, "--device", "H300"), "no accelerator 'H300'"),
         (("plan", MODEL, "--device", "V10"), "or a number of bytes, such as 24GiB"),
-        (("plan", MODEL, "--device", "24gib"), "--device: '24gib' is no number of bytes"),
+        (("plan", MODEL, "--device", "24 gigs"), "--device: '24 gigs' is no number of bytes"),
+        (("plan", MODEL, "--device", "A100"), "did you mean"),
+        (("plan", MODEL, "--device", "24"), "--device must have a unit below 1,048,576 bytes"),
         (("plan", MODEL, "--device", "0GB"), "--device must be at least one byte"),
         (("plan", MODEL, "--set", "colour=red"), "no field (--set) 'colour'"),
         (("plan", MODEL, "--set", "ep=some"), "--set ep must be a whole number, at least 1"),
@@ -435,3 +437,38 @@ def test_options_of_adapters_that_cannot_be_name_themselves(
     assert "--lora-config must be given without" in said
     assert "must be a readable" in refused("plan", "mistral-7b", "--lora-config", tmp_path / "no")
     assert "tp must be 1" in refused("plan", "mistral-7b", "--lora-rank", 4, "--tp", 2)
+
+
+def test_each_rank_of_a_pipeline_stands_in_a_table(ran: Ran, told: Told, refused: Refused) -> None:
+    given = ("plan", "small-gpt", "--pp", 2, "--seq", 32)
+    out, _ = ran(*given)
+    assert "Ranks of the pipeline, each at its own peak" in out
+    found = told(*given)
+    assert [row["rank"] for row in found["ranks"]] == [0, 1]
+    assert max(row["peak_bytes"] for row in found["ranks"]) == found["peak_bytes"]
+    for row in found["ranks"]:
+        one = told(*given, "--rank", row["rank"])
+        assert (one["peak_bytes"], one["peak_moment"]) == (row["peak_bytes"], row["peak_moment"])
+        assert one["rank"] == row["rank"]
+    assert "rank must be in 0..1" in refused(*given, "--rank", 2)
+    assert "Ranks of the pipeline" not in ran("plan", MODEL, "--seq", 32)[0]
+
+
+@pytest.mark.parametrize(
+    ("said", "room"),
+    [
+        ("RTX 4090", "RTX-4090"),
+        ("rtx4090", "RTX-4090"),
+        ("NVIDIA GeForce RTX 5090", "RTX-5090"),
+        ("AMD Instinct MI300X", "MI300X"),
+        ("h100", "H100-80GB"),
+        ("A100 80GB", "A100-80GB"),
+        ("24 GiB", 24 * 2**30),
+        ("24gib", 24 * 2**30),
+        ("80 gb", 80 * 10**9),
+        ("25769803776", 24 * 2**30),
+    ],
+)
+def test_devices_are_known_as_people_write_them(told: Told, said: str, room: int | str) -> None:
+    found = told("plan", MODEL, "--seq", 32, "--device", said, "--headroom", 1)
+    assert found["usable_bytes"] == plan().usable_bytes(room)

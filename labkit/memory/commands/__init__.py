@@ -51,15 +51,19 @@ _GROUPS = {
         "labkit memory plan mistral-7b --lora-rank 16 --lora-targets q,v",
         "labkit memory plan llama-3-8b --recipe qlora --lora-targets all --recompute full",
         "labkit memory plan gpt2-1.5b --explain activation.mlp",
+        "labkit memory plan llama-3-8b --pp 4 --rank 3",
     ]
 )
 def plan(
     job: Job,
     room: Room,
+    rank: Annotated[
+        int | None, option("The account of this pipeline rank, from 0. Default: the fullest.")
+    ] = None,
     explain: Annotated[str, option("Explain a component instead: formula, numbers, source.")] = "",
 ) -> Report:
     """The bytes of one rank: at the peak, at each moment, and what is sent."""
-    plan = room.allow(job.plan())
+    plan = replace(room.allow(job.plan()), rank=rank)
     if explain:
         return Report(text=plan.explain(explain))
     frame = plan.frame()
@@ -67,6 +71,7 @@ def plan(
     sent = plan.traffic()
     away = plan.elsewhere()
     usable = room.usable_bytes(plan)
+    ranks = plan.ranks()
     notes = (*job.notes, *plan.assumptions)
     fits = plan.peak_bytes <= usable
     shares = {"component": "component", "num_bytes": "bytes", "share_fraction": "share"}
@@ -74,6 +79,7 @@ def plan(
     held = frame.rename(columns={"share": "share_fraction"})
     sheets = [
         Sheet(heading="At the peak", table=held, columns=shares),
+        *([_ranks(ranks, usable)] if len(ranks) > 1 else []),
         _moments(moments),
         Sheet(heading="Elsewhere", table=away, columns=columns),
     ]
@@ -87,6 +93,7 @@ def plan(
         lead=_lead(plan),
         facts=[
             ("peak_bytes", plan.peak_bytes, plan.peak_moment),
+            *([] if rank is None else [("rank", str(rank), f"of {len(ranks)}, counted from 0")]),
             *room.reserved(plan),
             ("fits", fits, room.text(plan)),
             ("margin_bytes", usable - plan.peak_bytes, "of what may be filled"),
@@ -105,6 +112,8 @@ def plan(
             "elsewhere": records(away),
             "traffic": records(sent),
             "assumptions": notes,
+            "rank": rank,
+            "ranks": records(ranks),
         },
         figures=lambda: [_figure_of_moments(plan, room)],
     )
@@ -416,6 +425,33 @@ def _moments(table: pd.DataFrame) -> Sheet:
         shown[f"{group}_bytes"] = table[held].sum(axis=1).to_numpy()
     return Sheet(
         heading="Moments of a step", table=shown, wide=["gathered_bytes", "the rest_bytes"]
+    )
+
+
+def _ranks(table: pd.DataFrame, usable: float) -> Sheet:
+    """Make a sheet of the pipeline's ranks, each at its own peak."""
+    shown = table.assign(fits=table["peak_bytes"] <= usable)
+    states = ["parameters_bytes", "gradients_bytes", "optimizer_bytes"]
+    shown["states_bytes"] = table[[name for name in states if name in table]].sum(axis=1)
+    if "activations_bytes" not in table:
+        shown["activations_bytes"] = 0.0
+    return Sheet(
+        heading="Ranks of the pipeline, each at its own peak",
+        table=shown,
+        columns={
+            "rank": "rank",
+            "num_layers": "layers",
+            "ends": "with",
+            "in_flight": "in flight",
+            "peak_moment": "fullest at",
+            "states_bytes": "states",
+            "activations_bytes": "activations",
+            "peak_bytes": "peak",
+            "fits": "fits",
+        },
+        formats={"in_flight": "{:g}".format},
+        wide=["states_bytes"],
+        note="in flight: microbatches whose activations a rank holds at once",
     )
 
 
