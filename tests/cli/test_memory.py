@@ -472,3 +472,17 @@ def test_each_rank_of_a_pipeline_stands_in_a_table(ran: Ran, told: Told, refused
 def test_devices_are_known_as_people_write_them(told: Told, said: str, room: int | str) -> None:
     found = told("plan", MODEL, "--seq", 32, "--device", said, "--headroom", 1)
     assert found["usable_bytes"] == plan().usable_bytes(room)
+
+
+def test_fit_answers_three_questions_in_one_table(ran: Ran, told: Told) -> None:
+    given = ("fit", MODEL, "--seq", 32, "--device", "4MB", "--headroom", 1)
+    found = told(*given)
+    assert [row["vary"] for row in found["limits"]] == ["micro_batch", "seq", "dp"]
+    same = memory.limits(plan(), device=4_000_000)
+    assert [row["value"] for row in found["limits"]] == same["value"].tolist()
+    assert found["value"] == told(*given, "--vary", "micro-batch")["value"]
+    out, _ = ran(*given)
+    for text in ("largest micro-batch", "longest sequence", "fewest GPUs", "what binds"):
+        assert text in " ".join(out.split())
+    filled = told("fit", MODEL, "--seq", 32, "-w", 4)["limits"]
+    assert filled[2]["value"] == 1

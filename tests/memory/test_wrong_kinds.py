@@ -96,6 +96,7 @@ def examples() -> Mapping[str, Mapping[str, Any]]:
         "figure_states": {"table": memory.compare({"a": PLAN}), "capacity_gb": 8.0, "title": "t"},
         "figure_sweep": {"table": swept.assign(plan="a"), "y": "peak_bytes", "x": "dp"},
         "fit": {"plan": PLAN, "vary": "micro_batch", **fit_of},
+        "limits": {"plan": PLAN, **fit_of},
         "fit:count": {"plan": COUNT, "vary": "model", **fit_of},
         "offload": {"model": GPT, "parallel": Parallel(), "recipe": Recipe()},
         "peak_errors": {"framework": None},

@@ -121,6 +121,7 @@ def plan(
 
 @commands.add(
     examples=[
+        "labkit memory fit llama-3-8b --framework torchtitan --dp 8 --seq 8192",
         "labkit memory fit llama-2-7b --dp 64 --zero 3 --vary seq",
         "labkit memory fit llama-3-70b --zero 3 --vary dp --device A100-80GB",
     ]
@@ -129,33 +130,49 @@ def fit(
     job: Job,
     room: Room,
     vary: Annotated[
-        str, option("micro_batch, seq, layers, dp, zero, tp, pp, ep or cp.")
-    ] = "micro_batch",
+        str | None,
+        option(
+            "One quantity: micro_batch, seq, layers, dp, zero, tp, pp, ep or cp. Default: the"
+            " largest micro-batch, longest sequence and fewest GPUs, each with the rest as given."
+        ),
+    ] = None,
 ) -> Report:
-    """The largest micro-batch, sequence or number of layers, or the least degree, that fits."""
+    """The largest micro-batch, longest sequence and fewest GPUs that fit, and what binds."""
     import pandas as pd
 
-    vary = vary.replace("-", "_")
-    if job.world_size is not None and vary in ("dp", "tp", "cp", "pp"):
+    asked = "micro_batch" if vary is None else vary.replace("-", "_")
+    if job.world_size is not None and asked in ("dp", "tp", "cp", "pp"):
         raise BadValue(
-            f"--world-size must be left out where {vary} varies: it is dp · tp · cp · pp"
+            f"--world-size must be left out where {asked} varies: it is dp · tp · cp · pp"
         )
     plan = room.allow(job.plan())
-    largest = memory.fit(plan, vary=vary, **room.given)
+    largest = memory.fit(plan, vary=asked, **room.given)
     best = largest.plan
-    value = "nothing" if largest.value is None else largest.value
-    facts: list[tuple[str, Any, str]] = [(vary, value, room.text(plan))]
-    if best is not None:
-        facts.append(("peak_bytes", best.peak_bytes, best.peak_moment))
     data = {
-        "vary": vary,
+        "vary": asked,
         "value": largest.value,
         "usable_bytes": largest.usable_bytes,
         "peak_bytes": best.peak_bytes if best else None,
         "peak_moment": best.peak_moment if best else None,
     }
+    if vary is None:
+        limits = memory.limits(plan, **room.given)
+        return Report(
+            title=f"{_name(plan)}: what fits",
+            lead=_lead(plan),
+            facts=[("usable_bytes", largest.usable_bytes, room.text(plan).split(": ", 1)[1])],
+            tables=[_limits(limits)],
+            notes=(*job.notes, *plan.assumptions),
+            csv=limits,
+            data={"command": "fit", **data, "limits": records(limits)},
+            figures=lambda: [_figure_of_moments(plan, room)],
+        )
+    value = "nothing" if largest.value is None else largest.value
+    facts: list[tuple[str, Any, str]] = [(asked, value, room.text(plan))]
+    if best is not None:
+        facts.append(("peak_bytes", best.peak_bytes, best.peak_moment))
     return Report(
-        title=f"{_name(plan)}: what {vary} fits",
+        title=f"{_name(plan)}: what {asked} fits",
         lead=_lead(best or plan),
         facts=facts,
         tables=[_moments(best.moments())] if best else [],
@@ -425,6 +442,35 @@ def _moments(table: pd.DataFrame) -> Sheet:
         shown[f"{group}_bytes"] = table[held].sum(axis=1).to_numpy()
     return Sheet(
         heading="Moments of a step", table=shown, wide=["gathered_bytes", "the rest_bytes"]
+    )
+
+
+def _limits(table: pd.DataFrame) -> Sheet:
+    """Make a sheet of what fits, and of what the next step would need."""
+
+    def whole(value: float, none: str = "") -> str:
+        return f"{value:,.0f}" if value == value else none
+
+    nothing = partial(whole, none="nothing")
+    columns = {
+        "question": "all else as given",
+        "value": "fits",
+        "peak_bytes": "with",
+        "next_value": "next",
+        "lacking_bytes": "short by",
+        "binds": "what binds",
+    }
+    sizes = partial(formatted, "num_bytes")
+    return Sheet(
+        table=table,
+        columns=columns,
+        formats={
+            "value": nothing,
+            "next_value": whole,
+            "peak_bytes": sizes,
+            "lacking_bytes": sizes,
+        },
+        ratio={"binds": 1},
     )
 
 
