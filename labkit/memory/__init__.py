@@ -28,5 +28,5 @@ _HOMES = {  # where each public name comes from; modules are loaded with the fir
     "plans.throughput": ("Cluster", "Update", "rivals", "updated_step"),
 }
 __getattr__, __dir__, __all__ = lazy_loader.attach(
-    __name__, submodules=("figures", "published"), submod_attrs=_HOMES
+    __name__, submodules=("certainty", "figures", "published"), submod_attrs=_HOMES
 )

@@ -486,3 +486,36 @@ def test_fit_answers_three_questions_in_one_table(ran: Ran, told: Told) -> None:
         assert text in " ".join(out.split())
     filled = told("fit", MODEL, "--seq", 32, "-w", 4)["limits"]
     assert filled[2]["value"] == 1
+
+
+def test_an_answer_says_how_sure_it_is(ran: Ran, told: Told) -> None:
+    """On the measured peaks that are most like it; also where nothing like it was measured."""
+    given = ("llama-3-8b", "--framework", "torchtitan", "--dp", 8, "--set", "cp=2", "--seq", 8192)
+    out = " ".join(ran("plan", *given)[0].split())
+    assert "how sure within" in out
+    assert "measured peaks of torchtitan" in out
+    assert "with other frameworks only: context parallelism" in out
+    assert "Measured peaks most like it" in out
+    found = told("plan", *given)["measured"]
+    assert (found["framework"], found["elsewhere"]) == ("torchtitan", ["context parallelism"])
+    assert found["num_peaks"] == len(memory.published.peak_errors("torchtitan"))
+    assert len(found["nearest"]) >= 3
+    for command in (("fit",), ("fit", "--vary", "dp"), ("sweep", "-a", "zero=3")):
+        name, *rest = command
+        assert told(name, *given, *rest)["measured"]["verdict"].startswith("within")
+    papers = told("plan", MODEL, "--seq", 32, "--set", "formula=zero-paper")["measured"]
+    assert (papers["verdict"], papers["nearest"]) == ("not measured", [])
+
+
+def test_a_margin_below_the_error_is_no_promise(ran: Ran) -> None:
+    given = ("plan", "llama-3-8b", "--recipe", "qlora", "--framework", "hf-trainer", "--seq", 512)
+    peak = (
+        memory.FRAMEWORKS["hf-trainer"]
+        .plan(memory.Model.preset("llama-3-8b"), recipe="qlora", seq=512)
+        .peak_bytes
+    )
+    room = ("--context", "1B", "--headroom", 1)
+    near, _ = ran(*given, *room, "--device", f"{round(1.01 * peak)}")
+    far, _ = ran(*given, *room, "--device", f"{round(2 * peak)}")
+    assert "less than the error below" in near
+    assert "less than the error below" not in far

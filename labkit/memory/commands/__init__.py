@@ -10,6 +10,7 @@ from labkit import memory
 from labkit.errors import BadValue
 from labkit.kit.command import Commands, argument, option
 from labkit.kit.report import Figure, Report, Sheet, records
+from labkit.memory import certainty
 from labkit.memory.commands.options import Job, Room, Spread, axes_of, model_of
 from labkit.memory.plans.estimate import COMPONENTS
 from labkit.memory.plans.plan import Plan
@@ -31,6 +32,7 @@ commands = Commands(
 TO_A_TRILLION = ["llama-2-7b", "llama-2-13b", "llama-2-70b", "gpt3-175b", "llama-3-405b", "gpt-1t"]
 MOST_BARS = 36
 MOST_LINES = 8  # in a figure
+MOST_PEAKS = 5  # measured ones that stand beside a plan
 EXACTLY = "{:,.0f}".format  # bytes, to the last
 # Columns of the table of moments, narrower than its data.
 _GROUPS = {
@@ -72,6 +74,9 @@ def plan(
     away = plan.elsewhere()
     usable = room.usable_bytes(plan)
     ranks = plan.ranks()
+    sure = certainty.of(plan, job.framework)
+    margin = usable - plan.peak_bytes
+    doubt = ", less than the error below" if sure.covers(margin, plan.peak_bytes) else ""
     notes = (*job.notes, *plan.assumptions)
     fits = plan.peak_bytes <= usable
     shares = {"component": "component", "num_bytes": "bytes", "share_fraction": "share"}
@@ -82,6 +87,7 @@ def plan(
         *([_ranks(ranks, usable)] if len(ranks) > 1 else []),
         _moments(moments),
         Sheet(heading="Elsewhere", table=away, columns=columns),
+        _nearest(sure),
     ]
     if len(sent):
         between = sent[sent["ranks"] > 1]
@@ -96,7 +102,8 @@ def plan(
             *([] if rank is None else [("rank", str(rank), f"of {len(ranks)}, counted from 0")]),
             *room.reserved(plan),
             ("fits", fits, room.text(plan)),
-            ("margin_bytes", usable - plan.peak_bytes, "of what may be filled"),
+            ("margin_bytes", margin, f"of what may be filled{doubt}"),
+            ("how sure", sure.verdict, sure.reason),
         ],
         tables=[sheet for sheet in sheets if len(sheet.table)],
         notes=notes,
@@ -114,6 +121,7 @@ def plan(
             "assumptions": notes,
             "rank": rank,
             "ranks": records(ranks),
+            "measured": sure.data(),
         },
         figures=lambda: [_figure_of_moments(plan, room)],
     )
@@ -148,6 +156,7 @@ def fit(
     plan = room.allow(job.plan())
     largest = memory.fit(plan, vary=asked, **room.given)
     best = largest.plan
+    sure = certainty.of(best or plan, job.framework)
     data = {
         "vary": asked,
         "value": largest.value,
@@ -160,17 +169,26 @@ def fit(
         return Report(
             title=f"{_name(plan)}: what fits",
             lead=_lead(plan),
-            facts=[("usable_bytes", largest.usable_bytes, room.text(plan).split(": ", 1)[1])],
+            facts=[
+                ("usable_bytes", largest.usable_bytes, room.text(plan).split(": ", 1)[1]),
+                ("how sure", sure.verdict, sure.reason),
+            ],
             tables=[_limits(limits)],
             notes=(*job.notes, *plan.assumptions),
             csv=limits,
-            data={"command": "fit", **data, "limits": records(limits)},
+            data={
+                "command": "fit",
+                **data,
+                "limits": records(limits),
+                "measured": sure.data(),
+            },
             figures=lambda: [_figure_of_moments(plan, room)],
         )
     value = "nothing" if largest.value is None else largest.value
     facts: list[tuple[str, Any, str]] = [(asked, value, room.text(plan))]
     if best is not None:
         facts.append(("peak_bytes", best.peak_bytes, best.peak_moment))
+    facts.append(("how sure", sure.verdict, sure.reason))
     return Report(
         title=f"{_name(plan)}: what {asked} fits",
         lead=_lead(best or plan),
@@ -178,7 +196,7 @@ def fit(
         tables=[_moments(best.moments())] if best else [],
         notes=(best or plan).assumptions,
         csv=pd.DataFrame([data]),
-        data={"command": "fit", **data},
+        data={"command": "fit", **data, "measured": sure.data()},
         figures=lambda: [_figure_of_moments(best or plan, room)],
     )
 
@@ -210,12 +228,13 @@ def sweep(
     names = [*chosen, *(["dp"] if "world_size" in chosen and "dp" not in chosen else [])]
     verdict = table["fits"].map({True: "yes", False: "no"})
     verdict = table["problem"].where(table["problem"].ne(""), verdict)
+    sure = certainty.of(plan, job.framework)
     shown = table[[*names, "peak_bytes", "peak_moment"]].assign(fits=verdict)
     return Report(
         title=f"{_name(plan)}: {len(table):,} configurations, {int(table['fits'].sum()):,} fit",
         lead=f"{room.text(plan)}; {plan.recipe.name}",
         tables=[Sheet(table=shown)],
-        notes=plan.assumptions,
+        notes=[f"the plan that is swept is {sure.verdict} {sure.reason}", *plan.assumptions],
         csv=table,
         data={
             "command": "sweep",
@@ -225,6 +244,7 @@ def sweep(
             },
             "device": room.device,
             "rows": records(table),
+            "measured": sure.data(),
         },
         figures=lambda: _figures_of_sweep(table, list(chosen), room.usable_bytes(plan)),
     )
@@ -442,6 +462,24 @@ def _moments(table: pd.DataFrame) -> Sheet:
         shown[f"{group}_bytes"] = table[held].sum(axis=1).to_numpy()
     return Sheet(
         heading="Moments of a step", table=shown, wide=["gathered_bytes", "the rest_bytes"]
+    )
+
+
+def _nearest(sure: certainty.Certainty) -> Sheet:
+    """Make a sheet of the measured peaks that are most like a plan."""
+    shown = sure.nearest.rename(columns={"error": "error_fraction"})
+    more = len(shown) - MOST_PEAKS
+    return Sheet(
+        heading="Measured peaks most like it",
+        note=f"and {more} more as near (--json)" if more > 0 else "",
+        table=shown.head(MOST_PEAKS),
+        columns={
+            "run": "run",
+            "measured_bytes": "measured",
+            "error_fraction": "ours",
+            "differs": "which has",
+        },
+        ratio={"differs": 1},
     )
 
 
