@@ -296,17 +296,12 @@ def table() -> list[dict[str, str]]:
     from labkit.memory import published
 
     runs = published.peaks()
-    return [
-        {
-            "run": row.run,
-            "framework": row.framework,
-            "kind": row.kind,
-            "measured_bytes": str(row.measured_bytes),
-            "predicted_bytes": str(row.predicted_bytes),
-            "features": "; ".join(sorted(features(runs[row.run].plan))),
-        }
-        for row in published.peak_errors().itertuples()
-    ]
+    rows = published.peak_errors()
+    kept = ("run", "framework", "kind", "measured_bytes", "predicted_bytes")
+    texts = [dict(zip(kept, map(str, row), strict=True)) for row in rows[[*kept]].to_numpy()]
+    for text in texts:
+        text["features"] = "; ".join(sorted(features(runs[text["run"]].plan)))
+    return texts
 
 
 def _renew(path: Path) -> None:

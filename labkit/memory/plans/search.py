@@ -188,9 +188,9 @@ def _at_a_higher_stage(plan: Plan, room: float) -> str:
 
 def _what_fills(plan: Plan) -> str:
     """What takes the most of a plan's device, and when."""
-    table = plan.frame().query("place == 'device'")
-    first = table.loc[table["num_bytes"].idxmax()]
-    return f"{first['component']} at {plan.peak_moment} ({first['share']:.0%} of it)"
+    held = {name: size for name, place, size in plan.account.held() if place == "device"}
+    first = max(held, key=lambda name: held[name])
+    return f"{first} at {plan.peak_moment} ({held[first] / plan.peak_bytes:.0%} of it)"
 
 
 def _first_that_fits(plan: Plan, vary: str, room: float) -> int | None:
