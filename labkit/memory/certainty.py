@@ -11,7 +11,7 @@ from __future__ import annotations
 import csv
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -25,6 +25,7 @@ from labkit.models import Model
 if TYPE_CHECKING:
     import pandas as pd
 
+    from labkit.memory.jobs.batch import Batch
     from labkit.memory.jobs.recipe import Recipe
 
 ERRORS = "data/measured/gpu_peak_errors.csv"
@@ -83,7 +84,8 @@ class Certainty:
         if math.isnan(self.worst):
             return f"no measured peak {whose} is known"
         like = "" if self.nearest["differs"].eq("").any() else ", none of them like it in all"
-        few, many = len(self.nearest), self.num_peaks
+        few = len(self.nearest)
+        many = self.num_peaks
         text = f"on the only measured peak {whose}{', which is not like it in all' if like else ''}"
         if 1 < few == many:
             text = f"on all {many} measured peaks {whose}{like}"
@@ -171,7 +173,7 @@ def features(plan: Plan) -> frozenset[str]:
         found.add("a 4-bit base")
     if recipe.optimizer != "adam":
         found.add(f"the optimizer {recipe.optimizer}")
-    if _moves(recipe):
+    if _moves(recipe) or _moves(plan.batch):
         found.add("offloading")
     if isinstance(plan.model, Model):
         found |= {"experts"} if plan.model.num_experts else set()
@@ -192,10 +194,13 @@ def _precision(recipe: Recipe) -> str:
     return PRECISIONS[kinds.index(True)]
 
 
-def _moves(recipe: Recipe) -> bool:
-    """Whether anything is kept off the device."""
-    places = ("parameters", "gradients", "optimizer")
-    return any(getattr(recipe, f"offload_{name}") != "device" for name in places)
+def _moves(part: Recipe | Batch | None) -> bool:
+    """Whether a part of a plan keeps anything off the device."""
+    if part is None:
+        return False
+    names = [field.name for field in fields(part) if field.name.startswith("offload")]
+    places = [getattr(part, name) for name in names]
+    return any(isinstance(place, str) and place != "device" for place in places)
 
 
 @lru_cache(maxsize=4)
