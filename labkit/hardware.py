@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TypeVar
@@ -45,8 +46,14 @@ class Link:
 def accelerator(name: str) -> Accelerator:
     """Look up the accelerator of that name.
 
+    Case, spaces, hyphens and the maker's name do not count, nor does the memory where there is one
+    size only.
+
     Raises:
         UsageError: none has it; the message lists all there are.
+
+    >>> accelerator("NVIDIA RTX 4090").name, accelerator("h100").name
+    ('RTX-4090', 'H100-80GB')
     """
     return _pick("accelerator", Accelerator, name)
 
@@ -59,6 +66,21 @@ def link(name: str) -> Link:
 def _pick(what: str, kind: Callable[..., Item], name: str) -> Item:
     """Look a name up in the file."""
     known = files.named(files.shipped("data/hardware.yaml"), kind, f"{what}s")
-    if not isinstance(name, str) or name not in known:
+    if not isinstance(name, str):
         raise not_among(what, name, known)
-    return known[name]
+    if name in known:
+        return known[name]
+    alike = [key for key in known if _letters(key) == _letters(name)]
+    alike = alike or [key for key in known if _letters(_SIZE.sub("", key)) == _letters(name)]
+    if len(alike) != 1:
+        raise not_among(what, name, known)
+    return known[alike[0]]
+
+
+_SIZE = re.compile(r"-\d+GB$")
+_MAKERS = re.compile(r"^(nvidia|amd|google)?(geforce|instinct|cloud)?")
+
+
+def _letters(name: str) -> str:
+    """What of a name counts when it is looked up."""
+    return _MAKERS.sub("", re.sub(r"[\s_-]", "", name.lower()))

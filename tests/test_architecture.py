@@ -43,7 +43,7 @@ FLOORS = {  # of rooms made of packages, from the ground up: each imports only t
 LOBBIES = {
     "workbook": {"notebooks", "normalise", "engine", "founding"},
     "cluster": {"bounds", "figures", "results", "simulation"},
-    "memory": {"figures", "published"},
+    "memory": {"certainty", "figures", "published"},
     "serving": {"bounds", "figures", "requests", "results", "simulation", "sweeps"},
 }
 ROOF = {"commands", "panel"}  # of an engine: what rests on all of it, and nothing on them

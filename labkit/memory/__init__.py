@@ -24,9 +24,9 @@ _HOMES = {  # where each public name comes from; modules are loaded with the fir
     "plans.conventions": ("convention_terms", "differences"),
     "plans.frameworks": ("FRAMEWORKS",),
     "plans.plan": ("Model", "Plan"),
-    "plans.search": ("compare", "fit", "sweep"),
+    "plans.search": ("compare", "fit", "limits", "sweep"),
     "plans.throughput": ("Cluster", "Update", "rivals", "updated_step"),
 }
 __getattr__, __dir__, __all__ = lazy_loader.attach(
-    __name__, submodules=("figures", "published"), submod_attrs=_HOMES
+    __name__, submodules=("certainty", "figures", "published"), submod_attrs=_HOMES
 )

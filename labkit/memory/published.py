@@ -18,7 +18,7 @@ import pandas as pd
 from labkit import files, quantities
 from labkit.errors import not_among
 from labkit.kit.describe import Positive, checked, description
-from labkit.memory.plans.detail import on_device
+from labkit.memory.jobs.adapter import Adapter
 from labkit.memory.plans.frameworks import framework
 from labkit.memory.plans.plan import Plan
 from labkit.models import Model
@@ -48,8 +48,13 @@ class Peak:
     def plan(self) -> Plan:
         """The run as a plan of its framework."""
         model = Model.preset(self.model) if isinstance(self.model, str) else Model(**self.model)
-        said = {name: value for name, value in self.fields.items() if name != "device"}
-        return framework(self.framework).plan(model, **said)
+        said = dict(self.fields)
+        rank = said.pop("device", None)
+        if "adapter" in said:
+            given = said["adapter"]
+            said["adapter"] = Adapter(**{**given, "targets": tuple(given["targets"])})
+        plan = framework(self.framework).plan(model, **said)
+        return plan if rank is None else replace(plan, rank=rank)
 
     def predicted(self) -> tuple[str, float]:
         """The moment of the computed peak, and its bytes.
@@ -57,9 +62,6 @@ class Peak:
         Where reserved bytes were printed, they hold the allocator's allowance.
         """
         plan = self.plan
-        if "device" in self.fields:
-            there = on_device(replace(plan.estimate.job, device=self.fields["device"]))
-            return there.peak_moment, there.peak_bytes
         reserved = self.kind == "reserved"
         return plan.peak_moment, plan.reserved_bytes if reserved else plan.peak_bytes
 

@@ -310,7 +310,9 @@ def test_files_that_cannot_be_written_are_named(
         (("plan", MODEL, "--recipe", "bf16"), "no recipe 'bf16'"),
         (("plan", MODEL, "--device", "H300"), "no accelerator 'H300'"),
         (("plan", MODEL, "--device", "V10"), "or a number of bytes, such as 24GiB"),
-        (("plan", MODEL, "--device", "24gib"), "--device: '24gib' is no number of bytes"),
+        (("plan", MODEL, "--device", "24 gigs"), "--device: '24 gigs' is no number of bytes"),
+        (("plan", MODEL, "--device", "A100"), "did you mean"),
+        (("plan", MODEL, "--device", "24"), "--device must have a unit below 1,048,576 bytes"),
         (("plan", MODEL, "--device", "0GB"), "--device must be at least one byte"),
         (("plan", MODEL, "--set", "colour=red"), "no field (--set) 'colour'"),
         (("plan", MODEL, "--set", "ep=some"), "--set ep must be a whole number, at least 1"),
@@ -435,3 +437,85 @@ def test_options_of_adapters_that_cannot_be_name_themselves(
     assert "--lora-config must be given without" in said
     assert "must be a readable" in refused("plan", "mistral-7b", "--lora-config", tmp_path / "no")
     assert "tp must be 1" in refused("plan", "mistral-7b", "--lora-rank", 4, "--tp", 2)
+
+
+def test_each_rank_of_a_pipeline_stands_in_a_table(ran: Ran, told: Told, refused: Refused) -> None:
+    given = ("plan", "small-gpt", "--pp", 2, "--seq", 32)
+    out, _ = ran(*given)
+    assert "Ranks of the pipeline, each at its own peak" in out
+    found = told(*given)
+    assert [row["rank"] for row in found["ranks"]] == [0, 1]
+    assert max(row["peak_bytes"] for row in found["ranks"]) == found["peak_bytes"]
+    for row in found["ranks"]:
+        one = told(*given, "--rank", row["rank"])
+        assert (one["peak_bytes"], one["peak_moment"]) == (row["peak_bytes"], row["peak_moment"])
+        assert one["rank"] == row["rank"]
+    assert "rank must be in 0..1" in refused(*given, "--rank", 2)
+    assert "Ranks of the pipeline" not in ran("plan", MODEL, "--seq", 32)[0]
+
+
+@pytest.mark.parametrize(
+    ("said", "room"),
+    [
+        ("RTX 4090", "RTX-4090"),
+        ("rtx4090", "RTX-4090"),
+        ("NVIDIA GeForce RTX 5090", "RTX-5090"),
+        ("AMD Instinct MI300X", "MI300X"),
+        ("h100", "H100-80GB"),
+        ("A100 80GB", "A100-80GB"),
+        ("24 GiB", 24 * 2**30),
+        ("24gib", 24 * 2**30),
+        ("80 gb", 80 * 10**9),
+        ("25769803776", 24 * 2**30),
+    ],
+)
+def test_devices_are_known_as_people_write_them(told: Told, said: str, room: int | str) -> None:
+    found = told("plan", MODEL, "--seq", 32, "--device", said, "--headroom", 1)
+    assert found["usable_bytes"] == plan().usable_bytes(room)
+
+
+def test_fit_answers_three_questions_in_one_table(ran: Ran, told: Told) -> None:
+    given = ("fit", MODEL, "--seq", 32, "--device", "4MB", "--headroom", 1)
+    found = told(*given)
+    assert [row["vary"] for row in found["limits"]] == ["micro_batch", "seq", "dp"]
+    same = memory.limits(plan(), device=4_000_000)
+    assert [row["value"] for row in found["limits"]] == same["value"].tolist()
+    assert found["value"] == told(*given, "--vary", "micro-batch")["value"]
+    out, _ = ran(*given)
+    for text in ("largest micro-batch", "longest sequence", "fewest GPUs", "what binds"):
+        assert text in " ".join(out.split())
+    filled = told("fit", MODEL, "--seq", 32, "-w", 4)["limits"]
+    assert filled[2]["value"] == 1
+
+
+def test_an_answer_says_how_sure_it_is(ran: Ran, told: Told) -> None:
+    """On the measured peaks that are most like it; also where nothing like it was measured."""
+    given = ("llama-3-8b", "--framework", "torchtitan", "--dp", 8, "--set", "cp=2", "--seq", 8192)
+    out = " ".join(ran("plan", *given)[0].split())
+    assert "how sure within" in out
+    assert "measured peaks of torchtitan" in out
+    assert "with other frameworks only: context parallelism" in out
+    assert "Measured peaks most like it" in out
+    found = told("plan", *given)["measured"]
+    assert (found["framework"], found["elsewhere"]) == ("torchtitan", ["context parallelism"])
+    assert found["num_peaks"] == len(memory.published.peak_errors("torchtitan"))
+    assert len(found["nearest"]) >= 3
+    for command in (("fit",), ("fit", "--vary", "dp"), ("sweep", "-a", "zero=3")):
+        name, *rest = command
+        assert told(name, *given, *rest)["measured"]["verdict"].startswith("within")
+    papers = told("plan", MODEL, "--seq", 32, "--set", "formula=zero-paper")["measured"]
+    assert (papers["verdict"], papers["nearest"]) == ("not measured", [])
+
+
+def test_a_margin_below_the_error_is_no_promise(ran: Ran) -> None:
+    given = ("plan", "llama-3-8b", "--recipe", "qlora", "--framework", "hf-trainer", "--seq", 512)
+    peak = (
+        memory.FRAMEWORKS["hf-trainer"]
+        .plan(memory.Model.preset("llama-3-8b"), recipe="qlora", seq=512)
+        .peak_bytes
+    )
+    room = ("--context", "1B", "--headroom", 1)
+    near, _ = ran(*given, *room, "--device", f"{round(1.01 * peak)}")
+    far, _ = ran(*given, *room, "--device", f"{round(2 * peak)}")
+    assert "less than the error below" in near
+    assert "less than the error below" not in far

@@ -28,9 +28,13 @@ def test_json_keeps_its_keys_and_numbers(path: Path, told: Callable[..., dict[st
 
 
 def compare(ours: Any, pinned: Any, where: str) -> None:
-    """Raise where a key, a length, a name or a number is another."""
+    """Raise where a key, a length, a name or a number is another.
+
+    A command's own answer may have further keys after the pinned ones.
+    """
     if isinstance(pinned, dict):
-        assert list(ours) == list(pinned), where
+        there = list(ours)[: len(pinned)] if "." not in where and "[" not in where else list(ours)
+        assert there == list(pinned), where
         for key in pinned:
             if key not in SENTENCES:
                 compare(ours[key], pinned[key], f"{where}.{key}")

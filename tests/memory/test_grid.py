@@ -319,3 +319,50 @@ def test_a_column_that_a_sweep_does_not_have_is_named() -> None:
         memory.figures.figure_sweep(table, y="communication_s")
     with pytest.raises(UsageError, match="'peak_byte'; did you mean 'peak_bytes'"):
         memory.figures.figure_sweep(table, y="peak_byte")
+
+
+# ---------------------------------------------------------------- three questions at once
+
+
+def test_limits_are_the_edges_and_say_what_the_next_step_needs() -> None:
+    """Each value fits, the next does not, by the account itself."""
+    cut = replace(PLAN, parallel=Parallel(dp=8, zero=3, tp=2, sp=True))
+    room = int(1.5 * cut.peak_bytes)
+    table = memory.limits(cut, device=room)
+    assert table["vary"].tolist() == ["micro_batch", "seq", "dp"]
+    for row in table.itertuples():
+        each = 2 if row.vary == "dp" else 1
+        values = {"now": row.value, "next": row.next_value}
+        part = "parallel" if row.vary == "dp" else "batch"
+        peaks = {}
+        for name, value in values.items():
+            changed = replace(getattr(cut, part), **{row.vary: int(value) // each})
+            peaks[name] = replace(cut, **{part: changed}).peak_bytes
+        assert peaks["now"] == row.peak_bytes <= room < row.next_bytes == peaks["next"]
+        assert row.lacking_bytes == row.next_bytes - room
+        assert str(row.binds).split(" at ")[0] in cut.moments().columns
+    steps = (table["next_value"] - table["value"]).tolist()
+    assert steps == [1, cut.parallel.sequence_pieces, -2]
+
+
+def test_limits_name_rules_and_the_stage_at_which_there_is_an_answer() -> None:
+    table = memory.limits(replace(PLAN, model=GPT), device="H100-80GB").set_index("vary")
+    assert table.loc["seq", "value"] == GPT.positions
+    assert f"{GPT.positions}, the positions that" in table.loc["seq", "binds"]
+    assert table.loc["dp", "binds"] == "nothing: there are no fewer"
+    assert table["next_value"].isna()[["seq", "dp"]].all()
+    large = memory.Plan(model=Model.preset("llama-2-7b"), batch=Batch(seq=512))
+    room = 40 * 10**9
+    binds = memory.limits(large, device=room).set_index("vary").loc["dp", "binds"]
+    stages = [replace(large, parallel=Parallel(zero=zero)) for zero in range(4)]
+    found = [memory.fit(stage, vary="dp", device=room).value for stage in stages]
+    first = next(zero for zero, value in enumerate(found) if value is not None)
+    assert found[0] is None
+    assert binds == (
+        f"no number of GPUs fits at ZeRO stage 0; at stage {first} it does from {found[first]} on"
+    )
+
+
+def test_limits_need_a_batch() -> None:
+    with pytest.raises(UsageError, match="limits need a plan with a batch"):
+        memory.limits(memory.Plan(model=10**9), device=10**9)

@@ -95,6 +95,9 @@ def examples() -> Mapping[str, Mapping[str, Any]]:
         "figure_states": {"table": memory.compare({"a": PLAN}), "capacity_gb": 8.0, "title": "t"},
         "figure_sweep": {"table": swept.assign(plan="a"), "y": "peak_bytes", "x": "dp"},
         "fit": {"plan": PLAN, "vary": "micro_batch", **fit_of},
+        "features": {"plan": PLAN},
+        "limits": {"plan": PLAN, **fit_of},
+        "of": {"plan": PLAN, "framework": "megatron"},
         "fit:count": {"plan": COUNT, "vary": "model", **fit_of},
         "offload": {"model": GPT, "parallel": Parallel(), "recipe": Recipe()},
         "peak_errors": {"framework": None},
@@ -167,6 +170,7 @@ ROOM = kinds.Room(
     strange={
         r"(_bytes|_s)\.nan": "what a sweep cannot have: its column problem says why",
         r"\b(dp|zero)\.(nan|inf)": "a degree that was asked for",
+        r"\bvalue\.nan": "nothing fits, or no next is tried: the column binds of limits says so",
     },
     thin={"": 3},
 )

@@ -10,6 +10,7 @@ from labkit import memory
 from labkit.errors import BadValue
 from labkit.kit.command import Commands, argument, option
 from labkit.kit.report import Figure, Report, Sheet, records
+from labkit.memory import certainty
 from labkit.memory.commands.options import Job, Room, Spread, axes_of, model_of
 from labkit.memory.plans.estimate import COMPONENTS
 from labkit.memory.plans.plan import Plan
@@ -31,6 +32,7 @@ commands = Commands(
 TO_A_TRILLION = ["llama-2-7b", "llama-2-13b", "llama-2-70b", "gpt3-175b", "llama-3-405b", "gpt-1t"]
 MOST_BARS = 36
 MOST_LINES = 8  # in a figure
+MOST_PEAKS = 5  # measured ones that stand beside a plan
 EXACTLY = "{:,.0f}".format  # bytes, to the last
 # Columns of the table of moments, narrower than its data.
 _GROUPS = {
@@ -51,15 +53,19 @@ _GROUPS = {
         "labkit memory plan mistral-7b --lora-rank 16 --lora-targets q,v",
         "labkit memory plan llama-3-8b --recipe qlora --lora-targets all --recompute full",
         "labkit memory plan gpt2-1.5b --explain activation.mlp",
+        "labkit memory plan llama-3-8b --pp 4 --rank 3",
     ]
 )
 def plan(
     job: Job,
     room: Room,
+    rank: Annotated[
+        int | None, option("The account of this pipeline rank, from 0. Default: the fullest.")
+    ] = None,
     explain: Annotated[str, option("Explain a component instead: formula, numbers, source.")] = "",
 ) -> Report:
     """The bytes of one rank: at the peak, at each moment, and what is sent."""
-    plan = room.allow(job.plan())
+    plan = replace(room.allow(job.plan()), rank=rank)
     if explain:
         return Report(text=plan.explain(explain))
     frame = plan.frame()
@@ -67,6 +73,10 @@ def plan(
     sent = plan.traffic()
     away = plan.elsewhere()
     usable = room.usable_bytes(plan)
+    ranks = plan.ranks()
+    sure = certainty.of(plan, job.framework)
+    margin = usable - plan.peak_bytes
+    doubt = ", less than the error below" if sure.covers(margin, plan.peak_bytes) else ""
     notes = (*job.notes, *plan.assumptions)
     fits = plan.peak_bytes <= usable
     shares = {"component": "component", "num_bytes": "bytes", "share_fraction": "share"}
@@ -74,8 +84,10 @@ def plan(
     held = frame.rename(columns={"share": "share_fraction"})
     sheets = [
         Sheet(heading="At the peak", table=held, columns=shares),
+        *([_ranks(ranks, usable)] if len(ranks) > 1 else []),
         _moments(moments),
         Sheet(heading="Elsewhere", table=away, columns=columns),
+        _nearest(sure),
     ]
     if len(sent):
         between = sent[sent["ranks"] > 1]
@@ -87,9 +99,11 @@ def plan(
         lead=_lead(plan),
         facts=[
             ("peak_bytes", plan.peak_bytes, plan.peak_moment),
+            *([] if rank is None else [("rank", str(rank), f"of {len(ranks)}, counted from 0")]),
             *room.reserved(plan),
             ("fits", fits, room.text(plan)),
-            ("margin_bytes", usable - plan.peak_bytes, "of what may be filled"),
+            ("margin_bytes", margin, f"of what may be filled{doubt}"),
+            ("how sure", sure.verdict, sure.reason),
         ],
         tables=[sheet for sheet in sheets if len(sheet.table)],
         notes=notes,
@@ -105,6 +119,9 @@ def plan(
             "elsewhere": records(away),
             "traffic": records(sent),
             "assumptions": notes,
+            "rank": rank,
+            "ranks": records(ranks),
+            "measured": sure.data(),
         },
         figures=lambda: [_figure_of_moments(plan, room)],
     )
@@ -112,6 +129,7 @@ def plan(
 
 @commands.add(
     examples=[
+        "labkit memory fit llama-3-8b --framework torchtitan --dp 8 --seq 8192",
         "labkit memory fit llama-2-7b --dp 64 --zero 3 --vary seq",
         "labkit memory fit llama-3-70b --zero 3 --vary dp --device A100-80GB",
     ]
@@ -120,39 +138,65 @@ def fit(
     job: Job,
     room: Room,
     vary: Annotated[
-        str, option("micro_batch, seq, layers, dp, zero, tp, pp, ep or cp.")
-    ] = "micro_batch",
+        str | None,
+        option(
+            "One quantity: micro_batch, seq, layers, dp, zero, tp, pp, ep or cp. Default: the"
+            " largest micro-batch, longest sequence and fewest GPUs, each with the rest as given."
+        ),
+    ] = None,
 ) -> Report:
-    """The largest micro-batch, sequence or number of layers, or the least degree, that fits."""
+    """The largest micro-batch, longest sequence and fewest GPUs that fit, and what binds."""
     import pandas as pd
 
-    vary = vary.replace("-", "_")
-    if job.world_size is not None and vary in ("dp", "tp", "cp", "pp"):
+    asked = "micro_batch" if vary is None else vary.replace("-", "_")
+    if job.world_size is not None and asked in ("dp", "tp", "cp", "pp"):
         raise BadValue(
-            f"--world-size must be left out where {vary} varies: it is dp · tp · cp · pp"
+            f"--world-size must be left out where {asked} varies: it is dp · tp · cp · pp"
         )
     plan = room.allow(job.plan())
-    largest = memory.fit(plan, vary=vary, **room.given)
+    largest = memory.fit(plan, vary=asked, **room.given)
     best = largest.plan
-    value = "nothing" if largest.value is None else largest.value
-    facts: list[tuple[str, Any, str]] = [(vary, value, room.text(plan))]
-    if best is not None:
-        facts.append(("peak_bytes", best.peak_bytes, best.peak_moment))
+    sure = certainty.of(best or plan, job.framework)
     data = {
-        "vary": vary,
+        "vary": asked,
         "value": largest.value,
         "usable_bytes": largest.usable_bytes,
         "peak_bytes": best.peak_bytes if best else None,
         "peak_moment": best.peak_moment if best else None,
     }
+    if vary is None:
+        limits = memory.limits(plan, **room.given)
+        return Report(
+            title=f"{_name(plan)}: what fits",
+            lead=_lead(plan),
+            facts=[
+                ("usable_bytes", largest.usable_bytes, room.text(plan).split(": ", 1)[1]),
+                ("how sure", sure.verdict, sure.reason),
+            ],
+            tables=[_limits(limits)],
+            notes=(*job.notes, *plan.assumptions),
+            csv=limits,
+            data={
+                "command": "fit",
+                **data,
+                "limits": records(limits),
+                "measured": sure.data(),
+            },
+            figures=lambda: [_figure_of_moments(plan, room)],
+        )
+    value = "nothing" if largest.value is None else largest.value
+    facts: list[tuple[str, Any, str]] = [(asked, value, room.text(plan))]
+    if best is not None:
+        facts.append(("peak_bytes", best.peak_bytes, best.peak_moment))
+    facts.append(("how sure", sure.verdict, sure.reason))
     return Report(
-        title=f"{_name(plan)}: what {vary} fits",
+        title=f"{_name(plan)}: what {asked} fits",
         lead=_lead(best or plan),
         facts=facts,
         tables=[_moments(best.moments())] if best else [],
         notes=(best or plan).assumptions,
         csv=pd.DataFrame([data]),
-        data={"command": "fit", **data},
+        data={"command": "fit", **data, "measured": sure.data()},
         figures=lambda: [_figure_of_moments(best or plan, room)],
     )
 
@@ -184,12 +228,13 @@ def sweep(
     names = [*chosen, *(["dp"] if "world_size" in chosen and "dp" not in chosen else [])]
     verdict = table["fits"].map({True: "yes", False: "no"})
     verdict = table["problem"].where(table["problem"].ne(""), verdict)
+    sure = certainty.of(plan, job.framework)
     shown = table[[*names, "peak_bytes", "peak_moment"]].assign(fits=verdict)
     return Report(
         title=f"{_name(plan)}: {len(table):,} configurations, {int(table['fits'].sum()):,} fit",
         lead=f"{room.text(plan)}; {plan.recipe.name}",
         tables=[Sheet(table=shown)],
-        notes=plan.assumptions,
+        notes=[f"the plan that is swept is {sure.verdict} {sure.reason}", *plan.assumptions],
         csv=table,
         data={
             "command": "sweep",
@@ -199,6 +244,7 @@ def sweep(
             },
             "device": room.device,
             "rows": records(table),
+            "measured": sure.data(),
         },
         figures=lambda: _figures_of_sweep(table, list(chosen), room.usable_bytes(plan)),
     )
@@ -416,6 +462,80 @@ def _moments(table: pd.DataFrame) -> Sheet:
         shown[f"{group}_bytes"] = table[held].sum(axis=1).to_numpy()
     return Sheet(
         heading="Moments of a step", table=shown, wide=["gathered_bytes", "the rest_bytes"]
+    )
+
+
+def _nearest(sure: certainty.Certainty) -> Sheet:
+    """Make a sheet of the measured peaks that are most like a plan."""
+    shown = sure.nearest.rename(columns={"error": "error_fraction"})
+    more = len(shown) - MOST_PEAKS
+    return Sheet(
+        heading="Measured peaks most like it",
+        note=f"and {more} more as near (--json)" if more > 0 else "",
+        table=shown.head(MOST_PEAKS),
+        columns={
+            "run": "run",
+            "measured_bytes": "measured",
+            "error_fraction": "ours",
+            "differs": "which has",
+        },
+        ratio={"differs": 1},
+    )
+
+
+def _limits(table: pd.DataFrame) -> Sheet:
+    """Make a sheet of what fits, and of what the next step would need."""
+
+    def whole(value: float, none: str = "") -> str:
+        return f"{value:,.0f}" if value == value else none
+
+    nothing = partial(whole, none="nothing")
+    columns = {
+        "question": "all else as given",
+        "value": "fits",
+        "peak_bytes": "with",
+        "next_value": "next",
+        "lacking_bytes": "short by",
+        "binds": "what binds",
+    }
+    sizes = partial(formatted, "num_bytes")
+    return Sheet(
+        table=table,
+        columns=columns,
+        formats={
+            "value": nothing,
+            "next_value": whole,
+            "peak_bytes": sizes,
+            "lacking_bytes": sizes,
+        },
+        ratio={"binds": 1},
+    )
+
+
+def _ranks(table: pd.DataFrame, usable: float) -> Sheet:
+    """Make a sheet of the pipeline's ranks, each at its own peak."""
+    shown = table.assign(fits=table["peak_bytes"] <= usable)
+    states = ["parameters_bytes", "gradients_bytes", "optimizer_bytes"]
+    shown["states_bytes"] = table[[name for name in states if name in table]].sum(axis=1)
+    if "activations_bytes" not in table:
+        shown["activations_bytes"] = 0.0
+    return Sheet(
+        heading="Ranks of the pipeline, each at its own peak",
+        table=shown,
+        columns={
+            "rank": "rank",
+            "num_layers": "layers",
+            "ends": "with",
+            "in_flight": "in flight",
+            "peak_moment": "fullest at",
+            "states_bytes": "states",
+            "activations_bytes": "activations",
+            "peak_bytes": "peak",
+            "fits": "fits",
+        },
+        formats={"in_flight": "{:g}".format},
+        wide=["states_bytes"],
+        note="in flight: microbatches whose activations a rank holds at once",
     )
 
 

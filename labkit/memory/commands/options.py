@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, fields, replace
@@ -19,7 +20,7 @@ from labkit.memory.jobs.recipe import PRESETS, Recipe
 from labkit.memory.plans.frameworks import FRAMEWORKS, Framework, framework
 from labkit.memory.plans.plan import FIELDS, Plan
 from labkit.models import Model, presets
-from labkit.quantities import format_bytes
+from labkit.quantities import MIB, format_bytes
 
 # What a plan is where no framework is named: no defaults of anybody's, no allowances.
 DEFAULTS = Framework(name="none", recipe="bf16-mixed", fields={}, context_bytes=0, source="")
@@ -208,9 +209,9 @@ class Room:
     """Says how much of a device may be filled."""
 
     PANEL = "Device"
-    device: Annotated[str, option("An accelerator, or bytes such as 24GiB.", "--device", "-d")] = (
-        "H100-80GB"
-    )
+    device: Annotated[
+        str, option("An accelerator such as H200 or RTX-4090, or bytes as 24GiB.", "--device", "-d")
+    ] = "H100-80GB"
     headroom: Annotated[float, option("Share of it that may be filled, above 0 to 1.")] = 0.9
     context: Annotated[
         str | None, option("Bytes of CUDA's context, such as 1GB. Default: 0, or the framework's.")
@@ -235,21 +236,32 @@ class Room:
         Raises:
             UsageError: the device is neither an accelerator's name nor a number of bytes.
         """
+        return {"device": self._capacity, "headroom": self.headroom}
+
+    @property
+    def _capacity(self) -> int | str:
+        """The accelerator's own name, or the number of bytes."""
         if not self.device[:1].isdigit():
             try:
-                known = accelerator(self.device)
+                return accelerator(self.device).name
             except UsageError as error:
                 raise UsageError(f"{error}; or a number of bytes, such as 24GiB") from None
-            return {"device": known.name, "headroom": self.headroom}
-        size = int(_bytes("--device", self.device))
+        text = _UNIT.sub(lambda unit: _UNITS.get(unit[0].lower(), unit[0]), self.device)
+        size = int(_bytes("--device", text))
         if size < 1:
             raise BadValue(f"--device must be at least one byte, got {self.device!r}")
-        return {"device": size, "headroom": self.headroom}
+        if text.isdigit() and size < MIB:
+            raise BadValue(
+                f"--device must have a unit below {MIB:,} bytes, such as {self.device}GB or"
+                f" {self.device}GiB, got {self.device!r}"
+            )
+        return size
 
     @property
     def name(self) -> str:
         """The device and its share as a figure's legend names them."""
-        return f"{self.headroom:.0%} of {self.device}"
+        capacity = self._capacity
+        return f"{self.headroom:.0%} of {capacity if isinstance(capacity, str) else self.device}"
 
     def usable_bytes(self, plan: Plan) -> float:
         """How many bytes of the device the plan may fill."""
@@ -270,6 +282,10 @@ class Room:
         less += [f"{format_bytes(size)} of CUDA context"] if size else []
         suffix = f" less {' and '.join(less)} (allowances)" if less else ""
         return f"{format_bytes(self.usable_bytes(plan))} may be filled: {self.name}{suffix}"
+
+
+_UNIT = re.compile(r"[A-Za-z]+$")
+_UNITS = {unit.lower(): unit for unit in ("kB", "MB", "GB", "TB", "KiB", "MiB", "GiB", "TiB")}
 
 
 def _bytes(name: str, text: str) -> float:

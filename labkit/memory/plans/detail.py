@@ -53,9 +53,10 @@ _AGAIN = {
 class Estimate:
     """The account of a detailed plan: what a step holds, moment by moment.
 
-    It is that of the fullest pipeline device.
+    It is that of the fullest pipeline device, or of the one that was asked for.
 
     Attributes:
+        asked: whether the device was asked for.
         moments: bytes by component at each moment.
         peak_moment, peak: the largest of them.
     """
@@ -64,6 +65,7 @@ class Estimate:
     moments: dict[Moment, Row]
     peak_moment: Moment
     peak: Row
+    asked: bool = False
 
     @property
     def peak_bytes(self) -> float:
@@ -136,6 +138,28 @@ class Estimate:
         table = table.loc[:, (table != 0).any()]
         return table.assign(total=[float(row_bytes(self.moments[m])) for m in order])
 
+    def ranks(self) -> pd.DataFrame:
+        """Each pipeline rank at its own peak; see :meth:`Plan.ranks` for the columns."""
+        import pandas as pd
+
+        every = [on_device(replace(self.job, device=d)) for d in range(self.job.parallel.pp)]
+        rows = []
+        for one in every:
+            job = one.job
+            ends = [name for name in ("embedding", "head") if getattr(job, f"has_{name}")]
+            row = {
+                "rank": job.device,
+                "num_layers": job.layers,
+                "ends": " and ".join(ends),
+                "in_flight": job.in_flight,
+                "peak_moment": one.peak_moment,
+            }
+            held = {f"{c.replace(' ', '_')}_bytes": float(one.peak.get(c, 0)) for c in COMPONENTS}
+            rows.append(row | held | {"peak_bytes": one.peak_bytes})
+        table = pd.DataFrame(rows)
+        empty = [name for name in held if not table[name].any()]
+        return table.drop(columns=empty)
+
     def elsewhere(self) -> pd.DataFrame:
         """What is kept on the CPU or on NVMe: component, place, bytes, formula, source."""
         return listed(t for t in self._states() if t.place != "device" and t.num_bytes)
@@ -148,7 +172,7 @@ class Estimate:
         recipe = job.recipe
         batch = job.batch
         notes = [CHECKED]
-        notes += [DERIVED + why for why in _derived(job)]
+        notes += [DERIVED + why for why in _derived(job, self.asked)]
         if job.parallel.zero:
             rule = SHARDINGS["even" if job.ideal else parallel.shard_rule]
             notes.append(f"what is sharded takes {rule}")
@@ -223,15 +247,21 @@ class Estimate:
 
 @lru_cache(maxsize=512)
 def estimate(
-    model: Model, parallel: Parallel, recipe: Recipe, batch: Batch, ideal: bool = False
+    model: Model,
+    parallel: Parallel,
+    recipe: Recipe,
+    batch: Batch,
+    ideal: bool = False,
+    rank: int | None = None,
 ) -> Estimate:
-    """The moments of the pipeline device with the largest peak.
+    """The moments of the pipeline device with the largest peak, or of pipeline rank ``rank``.
 
     Raises:
         UsageError: something does not divide, or is not known; the message names the rule.
     """
-    devices = jobs.jobs(model, parallel, recipe, batch, ideal)
-    return max(map(on_device, devices), key=lambda device: device.peak_bytes)
+    devices = jobs.jobs(model, parallel, recipe, batch, ideal, rank)
+    fullest = max(map(on_device, devices), key=lambda device: device.peak_bytes)
+    return fullest if rank is None else replace(fullest, asked=True)
 
 
 def on_device(job: Job) -> Estimate:
@@ -305,7 +335,7 @@ def _taken_for_granted(job: Job) -> Iterator[str]:
         )
 
 
-def _derived(job: Job) -> Iterator[str]:
+def _derived(job: Job, asked: bool) -> Iterator[str]:
     """Sentences on what of the estimate was derived and not checked against a run."""
     parallel = job.parallel
     recipe = job.recipe
@@ -320,8 +350,9 @@ def _derived(job: Job) -> Iterator[str]:
         if len(set(lengths)) > 1:
             rule = "as given" if parallel.layers else f"by the rule {parallel.layer_split}"
             yield f"layers a stage {rule}: {', '.join(map(str, lengths))}"
+        which = "was asked for" if asked else "is the fullest"
         yield (
-            f"pipeline device {job.device} is the fullest, with {job.in_flight:g} microbatches in"
+            f"pipeline device {job.device} {which}, with {job.in_flight:g} microbatches in"
             f" flight ({parallel.schedule}, {job.microbatches} a step)"
         )
     if parallel.zero in {1, 2} or (parallel.zero == 3 and parallel.pp * parallel.tp > 1):

@@ -251,7 +251,7 @@ def _largest(plan: Plan, point: dict[str, Any], numbers: dict[str, Any]) -> tupl
     problem = _problems(candidate, seq, numbers, world_size)
     seq = np.maximum(seq // pieces, 1) * pieces  # in rows with a problem any will do
     batch = replace(batch, seq=int(np.asarray(seq).flat[0]))
-    given = model, parallel, candidate.recipe, batch, candidate.ideal
+    given = model, parallel, candidate.recipe, batch, candidate.ideal, candidate.rank
     devices = jobs(*given, **numbers | {"seq": seq})
     named = [moment for job in devices for moment in estimates.rows_by_moment(job).items()]
     return *estimates.fullest_moment(named), problem

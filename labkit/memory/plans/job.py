@@ -259,18 +259,26 @@ class Job:
 
 
 def jobs(
-    model: Model, parallel: Parallel, recipe: Recipe, batch: Batch, ideal: bool, **numbers: Any
+    model: Model,
+    parallel: Parallel,
+    recipe: Recipe,
+    batch: Batch,
+    ideal: bool,
+    rank: int | None = None,
+    **numbers: Any,
 ) -> Iterator[Job]:
     """The job of a rank of each pipeline device that can be the fullest.
 
     Args:
         ideal: divide by the number of ranks where torch rounds up to whole rows.
+        rank: the job of this pipeline rank alone.
         numbers: fields of :class:`Job` that a sweep varies, maybe as arrays.
 
     Raises:
         UsageError: as :meth:`Job.check` does.
     """
-    for device in devices(parallel, model):
+    chosen = devices(parallel, model) if rank is None else (rank,)
+    for device in chosen:
         job = Job(
             model=model,
             parallel=parallel,
@@ -280,7 +288,7 @@ def jobs(
             ideal=ideal,
             numbers=numbers,
         )
-        if device == 0:
+        if device == chosen[0]:
             job.check()
         yield job
 

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Annotated
 
 from annotated_types import Ge, Gt, Le, Lt
 
-from labkit.errors import UsageError, not_among
+from labkit.errors import BadValue, UsageError, not_among
 from labkit.hardware import accelerator
-from labkit.kit.describe import Count, NonNegative, checked, description
+from labkit.kit.describe import Count, NonNegative, Whole, checked, description
 from labkit.memory.jobs import traffic
 from labkit.memory.jobs.batch import Batch
 from labkit.memory.jobs.parallel import Parallel
@@ -42,6 +42,7 @@ class Plan:
     model without a batch and a batch with a paper's ``formula`` keep the papers' arithmetic, where
     everything is held at once (:class:`~labkit.memory.plans.arithmetic.Arithmetic`).
 
+    ``rank`` is the pipeline rank whose account it is, from 0; the fullest where it is None.
     ``fragmentation`` is the share of the device that cannot be used, ``context_bytes`` what CUDA's
     context and libraries take of it: both are allowances, no part of the peak.
 
@@ -57,10 +58,21 @@ class Plan:
     fragmentation: Annotated[float, Ge(0), Lt(1)] = 0.0
     context_bytes: NonNegative = 0
     ideal: bool = False
+    rank: Whole | None = None
 
     def __post_init__(self) -> None:
         if not self.detailed:
             self._arithmetic.check()
+        if self.rank is None:
+            return
+        if not self.detailed:
+            raise BadValue(
+                f"rank must be None in the papers' arithmetic, where all are alike, got {self.rank}"
+            )
+        if self.rank >= self.parallel.pp:
+            raise BadValue(
+                f"rank must be in 0..{self.parallel.pp - 1}, the pipeline's ranks, got {self.rank}"
+            )
 
     @property
     def num_params(self) -> int:
@@ -105,7 +117,7 @@ class Plan:
             UsageError: the plan is not detailed, something does not divide, or is not known.
         """
         model, batch = self.sized()
-        return estimate(model, self.parallel, self.recipe, batch, self.ideal)
+        return estimate(model, self.parallel, self.recipe, batch, self.ideal, self.rank)
 
     @property
     def peak_bytes(self) -> int | float:
@@ -130,6 +142,17 @@ class Plan:
         :attr:`estimate` does.
         """
         return self.account.table()
+
+    def ranks(self) -> pd.DataFrame:
+        """Each pipeline rank at its own peak, a row a rank; none by the papers' arithmetic.
+
+        Columns are rank, num_layers, ends (which of embedding and head it has), in_flight (the most
+        microbatches whose activations it holds), peak_moment, the bytes of each component there,
+        and peak_bytes. Raises as :attr:`estimate` does.
+        """
+        import pandas as pd
+
+        return self.estimate.ranks() if self.detailed else pd.DataFrame()
 
     def elsewhere(self) -> pd.DataFrame:
         """What is kept on the CPU or on NVMe: component, place, bytes, formula, source.

@@ -80,6 +80,119 @@ def fit(plan: Plan, *, vary: str, device: Capacity, headroom: Headroom = 1.0) ->
     return Fit(value=value, plan=fitted, usable_bytes=room)
 
 
+QUESTIONS = {
+    "micro_batch": "largest micro-batch",
+    "seq": "longest sequence",
+    "dp": "fewest GPUs",
+}
+"""What :func:`limits` answers, by what it varies."""
+
+
+@checked
+def limits(plan: Plan, *, device: Capacity, headroom: Headroom = 1.0) -> pd.DataFrame:
+    """The largest micro-batch, the longest sequence and the fewest GPUs, all else as it is.
+
+    GPUs are replicas times the ranks of each (``dp`` varies, at the plan's ZeRO stage); the
+    micro-batch of a replica stays.
+
+    Args:
+        plan: with a batch.
+        device: an accelerator's name, or a number of bytes.
+        headroom: the share of it that may be filled.
+
+    Returns:
+        A row a question: question, vary, value (of samples, tokens or GPUs; NaN where nothing
+        fits), peak_bytes and peak_moment there; next_value, the first that does not fit (NaN where
+        none is tried), next_bytes, what it would need, lacking_bytes, how much more than may be
+        filled; and binds, what keeps it from fitting, as a sentence.
+
+    Raises:
+        UsageError: the plan has no batch, or breaks a rule.
+
+    >>> from labkit.memory import Batch
+    >>> plan = Plan(model=Model.preset("gpt2-124m"), batch=Batch(seq=512))
+    >>> limits(plan, device="RTX-4090")[["question", "value"]].values.tolist()
+    [['largest micro-batch', 52.0], ['longest sequence', 1024.0], ['fewest GPUs', 1.0]]
+    """
+    import pandas as pd
+
+    if plan.batch is None:
+        raise UsageError("limits need a plan with a batch: it is what they vary")
+    rows = []
+    for vary, question in QUESTIONS.items():
+        found = fit(plan, vary=vary, device=device, headroom=headroom)
+        rows.append({"question": question, "vary": vary} | _limit(plan, vary, found))
+    return pd.DataFrame(rows)
+
+
+def _limit(plan: Plan, vary: str, found: Fit) -> dict[str, Any]:
+    """What fits of one quantity, and what of the next value does not."""
+    each = plan.parallel.world_size // plan.parallel.dp if vary == "dp" else 1
+    beyond, why = _beyond(plan, vary, found)
+    if vary == "dp" and found.value is None:
+        why = f"no number of GPUs fits at ZeRO stage {plan.parallel.zero}" + _at_a_higher_stage(
+            plan, found.usable_bytes
+        )
+    row: dict[str, Any] = {
+        "value": math.nan if found.value is None else float(found.value * each),
+        "peak_bytes": math.nan if found.plan is None else float(found.plan.peak_bytes),
+        "peak_moment": "" if found.plan is None else str(found.plan.peak_moment),
+        "next_value": math.nan,
+        "next_bytes": math.nan,
+        "lacking_bytes": math.nan,
+        "binds": why,
+    }
+    if beyond is not None:
+        value = getattr(beyond.parallel if vary == "dp" else beyond.batch, vary)
+        size = float(beyond.peak_bytes)
+        row["next_value"] = float(value * each)
+        row |= {"next_bytes": size, "lacking_bytes": size - found.usable_bytes}
+    return row
+
+
+def _beyond(plan: Plan, vary: str, found: Fit) -> tuple[Plan | None, str]:
+    """The plan of the next value, which does not fit, and why; without one, what else binds."""
+    step = grid.smallest_dp(plan, {}) if vary == "dp" else 1
+    if vary == "seq" and plan.detailed:
+        step = plan.parallel.sequence_pieces
+    if vary != "dp":
+        value = (found.value or 0) + step
+    elif found.value is None:
+        value = plan.parallel.dp
+    else:
+        value = found.value - step
+    if value < 1:
+        return None, "nothing: there are no fewer"
+    try:
+        beyond = grid.plan_at(plan, {vary: value})
+        beyond.peak_bytes  # noqa: B018
+    except TooLarge:
+        return None, "nothing that this account can count"
+    except UsageError as error:
+        return None, str(error)
+    return beyond, _what_fills(beyond)
+
+
+def _at_a_higher_stage(plan: Plan, room: float) -> str:
+    """Say with how many GPUs the plan fits at the first higher stage of ZeRO where it does."""
+    each = plan.parallel.world_size // plan.parallel.dp
+    for stage in range(plan.parallel.zero + 1, 4):
+        try:
+            value = _first_that_fits(grid.plan_at(plan, {"zero": stage}), "dp", room)
+        except UsageError:
+            continue
+        if value is not None:
+            return f"; at stage {stage} it does from {value * each:,} on"
+    return ""
+
+
+def _what_fills(plan: Plan) -> str:
+    """What takes the most of a plan's device, and when."""
+    held = {name: size for name, place, size in plan.account.held() if place == "device"}
+    first = max(held, key=lambda name: held[name])
+    return f"{first} at {plan.peak_moment} ({held[first] / plan.peak_bytes:.0%} of it)"
+
+
 def _first_that_fits(plan: Plan, vary: str, room: float) -> int | None:
     """The least degree that fits: of powers of two, or of every dp that the groups divide."""
     if vary == "dp":
