@@ -19,7 +19,6 @@ from labkit.memory.oracles import tracker
 from labkit.memory.oracles.tracker import Tracked
 from labkit.memory.plans.plan import Plan
 from labkit.memory.tape.mode import Mode
-from labkit.memory.tape.step import Moment, Part, Phase
 from labkit.models import Model
 
 _MODULES = {"q": "query", "k": "key", "v": "value", "o": "out"}
@@ -76,31 +75,14 @@ def track(
     import torch
     from torch._subclasses.fake_tensor import FakeTensorMode
 
-    from labkit.memory.oracles import networks
-
     network = _adapted(model, mode, adapter, seq)
     with FakeTensorMode():
         _allocate(network, torch.float32 if width == 4 else torch.bfloat16)
         trained = [part for part in network.parameters() if part.requires_grad]
         optimizer = torch.optim.AdamW(trained, lr=1e-4, foreach=True)
-        for parameter in trained:
-            parameter.grad = torch.empty_like(parameter)
-        optimizer.step()
-        optimizer.zero_grad()
         batch = [torch.zeros(micro_batch, seq, dtype=torch.int64) for _ in range(2)]
-        watch = tracker._watch(network, optimizer, batch)
-        _name_moments(network, watch, model, mode)
-        with watch:
-            with networks.autocast(mode):
-                loss = network(*batch)
-            watch.moment = Moment.LOSS_BACKWARD
-            loss.backward()
-            del loss
-            watch.moment = Moment.STEP
-            optimizer.step()
-    return Tracked(
-        moments=watch.largest, peak_moment=watch.peak_moment, peak_bytes=watch.peak_bytes
-    )
+        stretch = partial(tracker.stretch_of, model, mode)
+        return tracker.step_of(network, optimizer, batch, mode=mode, stretch=stretch)
 
 
 def _adapted(model: Model, mode: Mode, adapter: Adapter, seq: int) -> Any:
@@ -142,23 +124,3 @@ def _allocate(network: Any, dtype: Any) -> None:
     masks = len(network.mask)
     network.mask = tuple(made[table] for table in tables[:masks])
     network.tables = tuple(made[table] for table in tables[masks:])
-
-
-def _name_moments(network: Any, watch: Any, model: Model, mode: Mode) -> None:
-    """Tell the watch which layer is at work, in both directions."""
-    stretch = partial(tracker._stretch, model, mode, 1, 1)
-
-    def before(number: int) -> None:
-        if watch.moment.phase is Phase.FORWARD:
-            watch.moment = Moment.of_layers(Phase.FORWARD, stretch(number))
-
-    def after(number: int, output: Any) -> None:
-        if watch.moment.phase is Phase.FORWARD and watch.moment.part is Part.LAYERS:
-            moment = Moment.of_layers(Phase.BACKWARD, stretch(number))
-            output.register_hook(lambda _: setattr(watch, "moment", moment))
-            if number == model.num_layers - 1:
-                watch.moment = Moment.LOSS_FORWARD
-
-    for number, block in enumerate(network.blocks):
-        block.register_forward_pre_hook(lambda *_, number=number: before(number))
-        block.register_forward_hook(lambda _, __, output, number=number: after(number, output))
