@@ -77,7 +77,7 @@ def _dropped(module: nn.Module) -> set[str]:
     return {
         name.partition(".lora_dropout")[0]
         for name, inner in module.named_modules()
-        if ".lora_dropout." in name and getattr(inner, "p", 0)
+        if ".lora_dropout." in name and float(getattr(inner, "p", False))
     }
 
 

@@ -322,6 +322,19 @@ def test_names_that_mean_nothing_are_counted_as_before_and_said() -> None:
     assert any("counted as if they were trained" in note for note in plan.assumptions)
 
 
+def test_who_takes_all_as_trained_refuses_a_module_with_frozen_parameters() -> None:
+    torch = pytest.importorskip("torch")
+    from labkit.memory.oracles import networks
+    from labkit.memory.tape.mode import Mode
+
+    with torch.device("meta"):
+        module = networks.build(GPT, Mode(dtype="fp32"), seq=16)
+    module.token.weight.requires_grad_(False)
+    plan = Plan(model=Model.from_module(module), batch=Batch(seq=16))
+    refused = differences(plan).attrs["refused"]
+    assert "model must have no frozen parameters" in refused["megatron"]
+
+
 def test_a_module_says_itself_what_is_trained() -> None:
     pytest.importorskip("torch")
     from labkit.memory.oracles import networks

@@ -75,6 +75,25 @@ def resolved(model: Model, recipe: Recipe) -> tuple[Model, Recipe]:
     return replace(model, layout=()), replace(recipe, adapter=replace(found, base=given.base))
 
 
+def refuse_frozen(model: Model | int, recipe: Recipe, what: str) -> None:
+    """Refuse frozen parameters where they would be ignored: a recipe's, or a module's own.
+
+    Args:
+        what: what knows none, as a sentence's subject.
+
+    Raises:
+        BadValue: there are some.
+    """
+    layout = model.layout if isinstance(model, Model) else ()
+    if not all(tensor.trained for tensor in layout):
+        raise BadValue(
+            f"model must have no frozen parameters, as {getattr(model, 'name', model)} has: {what}"
+            " takes every parameter as trained; the account by moments (a Model with a Batch) knows"
+            " them"
+        )
+    recipe.refuse_adapter(what)
+
+
 def _adapter_in(model: Model, beside: list[TensorShape]) -> Adapter:
     """The adapter that a module has."""
     if trained := [t.name for t in model.layout if t.trained and not t.is_beside]:
@@ -122,7 +141,7 @@ def _adapter_in(model: Model, beside: list[TensorShape]) -> Adapter:
         targets=tuple(target for target in TARGETS if target in names),  # type: ignore[misc]
         dropout=dropouts.pop(),
         layers=None if len(layers) == model.num_layers else layers,
-        saved=tuple(end for end in ("embedding", "head") if end in saved),  # type: ignore[misc]
+        saved=tuple(end for end in ("embedding", "head") if end in saved),
     )
 
 
@@ -199,7 +218,7 @@ def _by_words(model: Model, words: tuple[str, ...]) -> Trained:
     if "embedding" in ends and model.positions:
         ends.add("position")
     layers = [ALL if "all" in names else frozenset(names) for names in chosen]
-    biased = any(model.has_bias(where) for where in ("qkv", "out", "mlp"))  # type: ignore[arg-type]
+    biased = any(model.has_bias(where) for where in ("qkv", "out", "mlp"))
     biased = biased or model.norm == "layernorm"
     if not biased and any("biases" in names for names in layers):
         raise BadValue(f"trained must name no biases: {model.name} has none")
@@ -272,9 +291,9 @@ def tape_name(name: str, model: Model) -> str | None:
     found = next((to for to, names in _ALIASES.items() if last in names), None)
     if found is None:
         attends = any("att" in part for part in path[:-1])
-        wanted = ("q", "k", "v", "qkv", "o") if attends else ("gate", "up", "down")
+        wanted = ["q", "k", "v", "qkv", "o"] if attends else ["gate", "up", "down"]
         if not any("att" in part or "mlp" in part for part in path[:-1]):
-            wanted = tuple(TENSORS)  # a model's own names, which stand for one thing each
+            wanted = list(TENSORS)  # a model's own names, which stand for one thing each
         target = next((t for t in wanted if last in TENSORS[t]), None)
         if target is None:
             return None

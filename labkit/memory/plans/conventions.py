@@ -20,6 +20,7 @@ from labkit.memory.jobs.batch import FORMULA, Batch
 from labkit.memory.jobs.parallel import Parallel
 from labkit.memory.jobs.recipe import Recipe
 from labkit.memory.jobs.states import COMPONENTS, is_sharded
+from labkit.memory.jobs.trained import refuse_frozen
 from labkit.memory.plans.arithmetic import activation_bytes
 from labkit.memory.plans.plan import Plan
 from labkit.memory.tape.saved import Term
@@ -100,7 +101,7 @@ def convention_terms(
         raise not_among("convention", convention, CONVENTIONS)
     given = parallel or Parallel(), recipe or Recipe.mixed_adam(), batch
     if convention != "torch":
-        given[1].refuse_adapter(convention)
+        refuse_frozen(model, given[1], convention)
     return tuple(CONVENTIONS[convention](model, *given))
 
 

@@ -139,6 +139,7 @@ def parameters(program: Program, *, frozen: bool = False) -> tuple[Part, ...]:
     net = Shadow(program)
     net.run_forward()
     blocks = [block for group, _ in net.segments for block in group]
+    inner: list[tuple[Any, ...]]
     if program.trained is None or len(program.trained.layers) == 1:
         kinds = {block.place.experts: block.parameters for block in blocks}
         inner = [(kinds.get(experts, {}), experts, None) for experts in (False, True)]
