@@ -430,7 +430,7 @@ def test_a_trained_part_from_an_option_is_that_of_python(told: Told, refused: Re
     )
     assert found["peak_bytes"] == same.peak_bytes
     assert any("layers from 30 on have a backward pass" in note for note in found["assumptions"])
-    assert "trained must name layers from 0 to 11" in refused("plan", MODEL, "--train", "layers.12")
+    assert "trained must name layers from 0 to 1" in refused("plan", MODEL, "--train", "layers.12")
     said = refused("plan", MODEL, "--train", "head", "--set", "trained=norm")
     assert "--set trained must be left out" in said
     assert "trained must be empty" in refused("plan", MODEL, "--train", "head", "--lora-rank", 4)
