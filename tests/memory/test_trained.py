@@ -343,3 +343,23 @@ def test_a_module_says_itself_what_is_trained() -> None:
     measured = Model.from_module(networks.build(GPT, Mode(dtype="fp32"), seq=16))
     with pytest.raises(UsageError, match="it says itself what is trained"):
         _ = plan_of(measured, ("head",), FP32).peak_bytes
+
+
+def test_gradients_to_be_reduced_are_those_of_what_is_trained() -> None:
+    """At stage 2 at most one layer and the head are whole, and never more than is trained."""
+    model = Model.preset("llama-2-7b")
+    plan = Plan(
+        model=model,
+        recipe=Recipe(trained=("layers.30-31", "head")),
+        parallel=Parallel(dp=4, zero=2),
+        batch=Batch(seq=64),
+    )
+    block = next(unit for unit in model.units() if unit.name == "block").numel
+    whole = plan.moments()["gradients to be reduced"].max()
+    assert 0 < whole <= 2 * (block + model.vocab * model.hidden)
+    lora = Plan(
+        model=model, recipe=Recipe.preset("lora"), parallel=Parallel(dp=4, zero=2),
+        batch=Batch(seq=64),
+    ).moments()  # fmt: skip
+    trained = 4 * lora.loc["optimizer step", "gradients"]
+    assert lora.get("gradients to be reduced", lora["gradients"]).max() <= trained
