@@ -10,10 +10,10 @@ from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
 from labkit.kit.describe import Count, checked
+from labkit.memory.jobs.modules import refuse_frozen
 from labkit.memory.jobs.parallel import Parallel
 from labkit.memory.jobs.recipe import Place, Recipe
 from labkit.memory.jobs.states import COMPONENTS, is_sharded
-from labkit.memory.jobs.trained import refuse_frozen
 from labkit.models import Model
 
 Link = Literal["PCIe to device", "PCIe to host", "NVMe read", "NVMe write"]

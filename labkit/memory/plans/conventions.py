@@ -17,10 +17,10 @@ import pandas as pd
 from labkit.errors import BadValue, UsageError, not_among
 from labkit.kit.describe import checked
 from labkit.memory.jobs.batch import FORMULA, Batch
+from labkit.memory.jobs.modules import refuse_frozen
 from labkit.memory.jobs.parallel import Parallel
 from labkit.memory.jobs.recipe import Recipe
 from labkit.memory.jobs.states import COMPONENTS, is_sharded
-from labkit.memory.jobs.trained import refuse_frozen
 from labkit.memory.plans.arithmetic import activation_bytes
 from labkit.memory.plans.plan import Plan
 from labkit.memory.tape.saved import Term

@@ -13,10 +13,11 @@ from typing import Any
 
 from labkit.errors import BadValue, UsageError
 from labkit.memory.jobs.batch import Batch
+from labkit.memory.jobs.modules import resolved
 from labkit.memory.jobs.parallel import Parallel
 from labkit.memory.jobs.recipe import DTYPE_BYTES, Recipe
 from labkit.memory.jobs.states import Holding, rows_of
-from labkit.memory.jobs.trained import resolved, trained_of
+from labkit.memory.jobs.trained import trained_of
 from labkit.memory.tape.mode import Mode, SequenceGather
 from labkit.memory.tape.sizes import Shape, shape_of
 from labkit.memory.tape.trained import Trained

@@ -27,10 +27,10 @@ from labkit.errors import BadValue, not_among
 from labkit.hardware import Link, link
 from labkit.kit.describe import Count, NonNegative, Positive, checked, description
 from labkit.memory.jobs.batch import Batch
+from labkit.memory.jobs.modules import refuse_frozen
 from labkit.memory.jobs.parallel import Parallel
 from labkit.memory.jobs.recipe import Recipe
 from labkit.memory.jobs.traffic import Collective
-from labkit.memory.jobs.trained import refuse_frozen
 from labkit.memory.movement.offload import offload
 from labkit.memory.movement.volumes import collectives
 from labkit.memory.plans.plan import Plan
