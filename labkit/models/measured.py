@@ -31,6 +31,8 @@ _KV_HEADS = ("num_key_value_heads", "num_kv_heads", "n_kv_heads", "kv_heads")
 def read(module: nn.Module, name: str = "") -> dict[str, Any]:
     """Read the fields of a model that has the module's own tensors, shared ones once.
 
+    Sizes are those of the base where peft put adapters into a module.
+
     Args:
         module: a torch module.
         name: what the model is called; the module's class where it is empty.
@@ -43,7 +45,8 @@ def read(module: nn.Module, name: str = "") -> dict[str, Any]:
         raise UsageError(f"{type(module).__name__} has no parameters to measure")
     measured = {"name": name or type(module).__name__, "layout": tensors}
     source = f"measured from a {type(module).__name__}"
-    sizes = _from_config(module, tensors) or _from_structure(module, tensors)
+    base = tuple(tensor for tensor in tensors if not tensor.is_beside)
+    sizes = _from_config(module, base) or _from_structure(module, base)
     if sizes is None:
         return measured | {"source": f"{source}: states only"}
     known = {field.name: getattr(sizes, field.name) for field in fields(Sizes)}
@@ -54,6 +57,7 @@ def read(module: nn.Module, name: str = "") -> dict[str, Any]:
 def _tensors(module: nn.Module) -> Iterator[TensorShape]:
     """List the module's parameters; layers of a stack are units, the rest is the root."""
     roles = _roles(module)
+    dropped = _dropped(module)
     for name, parameter in module.named_parameters():
         layer = _LAYER.match(name)
         unit = f"{layer['stack']}.{layer['layer']}".lstrip(".") if layer else "root"
@@ -64,7 +68,17 @@ def _tensors(module: nn.Module) -> Iterator[TensorShape]:
             unit=unit,
             role=role,
             trained=parameter.requires_grad,
+            dropout=name.partition(".lora_")[0] in dropped,
         )
+
+
+def _dropped(module: nn.Module) -> set[str]:
+    """Name the projections whose adapters have dropout."""
+    return {
+        name.partition(".lora_dropout")[0]
+        for name, inner in module.named_modules()
+        if ".lora_dropout." in name and float(getattr(inner, "p", False))
+    }
 
 
 def _roles(module: nn.Module) -> dict[str, Role]:
@@ -118,7 +132,10 @@ def _from_structure(module: nn.Module, tensors: tuple[TensorShape, ...]) -> Size
     heads = _attribute(module, _HEADS)
     if heads is None or heads < 1 or hidden % heads:
         return None
+    keys = (_attribute(module, _KV_HEADS) or heads) * (hidden // heads)
+    wide = hidden + 2 * keys
     sizes = {
+        "fused_qkv": any(wide in tensor.shape for tensor in layers[0]),
         "num_layers": len(layers),
         "hidden": hidden,
         "heads": heads,

@@ -11,6 +11,9 @@ from labkit.kit.describe import Count, Whole, description
 
 Role = Literal["hidden", "embedding", "head", "router", "expert"]
 
+BESIDE = (".lora_", ".modules_to_save.", "prompt_encoder.")
+"""Parts of the names that peft gives what it puts beside a base."""
+
 
 @description(slots=True)
 class TensorShape:
@@ -19,7 +22,7 @@ class TensorShape:
     A unit is what FSDP gathers at once; tied models keep embedding and head in one, the root.
     ``role`` tells apart what some optimizers and layouts treat differently: embeddings, the output
     head, an expert layer's router, and the routed experts. One that is not ``trained`` has neither
-    gradients nor optimizer states.
+    gradients nor optimizer states. ``dropout``: it is an adapter's, whose input goes through that.
     """
 
     name: str
@@ -27,6 +30,12 @@ class TensorShape:
     unit: str
     role: Role = "hidden"
     trained: bool = True
+    dropout: bool = False
+
+    @property
+    def is_beside(self) -> bool:
+        """Whether it was put beside a base: an adapter's matrix, a copy of a module, a prompt."""
+        return any(part in self.name for part in BESIDE)
 
     @property
     def numel(self) -> int:

@@ -422,6 +422,22 @@ def test_adapters_from_options_are_those_of_python(told: Told, tmp_path: Path) -
     assert packed["peak_bytes"] == same.peak_bytes
 
 
+def test_a_trained_part_from_an_option_is_that_of_python(told: Told, refused: Refused) -> None:
+    options = ("--train", "layers.30-31, head", "--recipe", "fp32-adam", "--seq", 64)
+    found = told("plan", "mistral-7b", *options)
+    same = memory.Plan(
+        model=memory.Model.preset("mistral-7b"),
+        recipe=memory.Recipe.fp32_adam(trained=("layers.30-31", "head")),
+        batch=memory.Batch(seq=64),
+    )
+    assert found["peak_bytes"] == same.peak_bytes
+    assert any("layers from 30 on have a backward pass" in note for note in found["assumptions"])
+    assert "trained must name layers from 0 to 1" in refused("plan", MODEL, "--train", "layers.12")
+    said = refused("plan", MODEL, "--train", "head", "--set", "trained=norm")
+    assert "--set trained must be left out" in said
+    assert "trained must be empty" in refused("plan", MODEL, "--train", "head", "--lora-rank", 4)
+
+
 def test_options_of_adapters_that_cannot_be_name_themselves(
     refused: Refused, tmp_path: Path
 ) -> None:

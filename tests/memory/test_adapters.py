@@ -31,6 +31,7 @@ from labkit.memory import (
 from tests.memory.steps import GPT, LLAMA
 
 EVERY = ("q", "k", "v", "o", "gate", "up", "down")
+DEEP = LLAMA.resized(num_layers=9)
 BATCH = Batch(seq=16, micro_batch=2)
 AUTOCAST = {"compute": "bf16", "autocast": True, "parameters": "fp32"}
 FORMATS: dict[str, dict[str, Any]] = {
@@ -65,6 +66,18 @@ CASES = [
     (LLAMA, Adapter(rank=4, targets=("up",)), "fp32", {"recompute": "selective"}),
     (GPT, Adapter(rank=4, targets=("qkv",)), "fp32 on bf16", {"attention": "eager"}),
     (GPT, Adapter(rank=2, targets=("o", "down"), dropout=True), "autocast", {}),
+    (DEEP, Adapter(rank=4, targets=("q", "up"), layers=(3, 4, 5, 6, 7)), "fp32 on bf16", {}),
+    (DEEP, Adapter(rank=4, targets=EVERY, saved=("head",)), "bf16", {"recompute": "full"}),
+    (DEEP, Adapter(rank=4, saved=("embedding", "head"), dropout=True), "fp32 on bf16", {}),
+    (DEEP, Adapter(rank=4, layers=(2, 7), saved=("head",)), "autocast", {"attention": "eager"}),
+    (
+        GPT.resized(num_layers=8),
+        Adapter(rank=4, targets=("qkv",)),
+        "fp32 on bf16",
+        {"recompute_group": 3},
+    ),
+    (LLAMA, Adapter(rank=4, targets=EVERY), "fp32 on bf16", {"recompute": "operators"}),
+    (LLAMA, Adapter(rank=4, targets=EVERY), "bf16", {"loss": "chunked"}),
 ]
 
 
@@ -75,10 +88,12 @@ def test_every_moment_is_that_of_peft_modules(
     pytest.importorskip("peft")
     from labkit.memory.oracles import adapters
 
+    if "recompute_group" in batch:
+        batch = batch | {"recompute": "full"}
     plan = plan_of(model, adapter, formats, **batch)
     seen = adapters.track(**adapters.settings_of(plan))
     told = plan.moments()["total"]
-    counters = 4 * sum(row.count("A") + row.count("B") for row in matrices(plan))
+    counters = 4 * (2 * len(adapter.targets) * layers_of(plan) + len(adapter.saved))
     differences = {
         moment: told[moment] + counters - seen.moments[moment]["Total"]
         for moment in told.index
@@ -88,11 +103,41 @@ def test_every_moment_is_that_of_peft_modules(
     assert not any(differences.values())
 
 
-def matrices(plan: Plan) -> list[str]:
-    """The two matrices of each adapter of each layer."""
+def layers_of(plan: Plan) -> int:
+    """How many layers have adapters."""
     assert plan.recipe.adapter is not None
     assert isinstance(plan.model, Model)
-    return ["AB"] * len(plan.recipe.adapter.targets) * plan.model.num_layers
+    return len(plan.recipe.adapter.layers or range(plan.model.num_layers))
+
+
+@pytest.mark.parametrize("formats", FORMATS)
+def test_recomputation_as_transformers_runs_it_with_adapters(formats: str) -> None:
+    """The embedding's output asks for a gradient; see tests/memory/test_trained.py."""
+    pytest.importorskip("peft")
+    from labkit.memory.oracles import adapters
+
+    again = {"recompute": "full", "input_gradients": True}
+    plan = plan_of(LLAMA, Adapter(rank=4), formats, **again)
+    seen = adapters.track(**adapters.settings_of(plan))
+    told = plan.moments()["total"].drop("optimizer step") + 4 * 4 * LLAMA.num_layers
+    tracked = {
+        moment: seen.moments[moment]["Total"] for moment in told.index if moment in seen.moments
+    }
+    assert len(tracked) >= 5
+    assert {moment: told[moment] for moment in tracked} == tracked
+    without = plan_of(LLAMA, Adapter(rank=4), formats, recompute="full").moments()["total"]
+    assert plan.moments().loc["backward, first", "total"] > without["backward, first"]
+
+
+def test_copies_of_ends_lie_beside_the_frozen_ones() -> None:
+    """modules_to_save: a copy in the base's format, with a gradient and two states of that."""
+    plain, saved = (
+        plan_of(DEEP, Adapter(rank=4, saved=ends)).moments().loc["optimizer step"]
+        for ends in ((), ("head",))
+    )
+    copy = 2 * DEEP.vocab * DEEP.hidden
+    more = {name: saved[name] - plain[name] for name in ("parameters", "gradients", "optimizer")}
+    assert more == {"parameters": copy, "gradients": copy, "optimizer": 2 * copy}
 
 
 def test_check_sets_peft_beside_the_plan() -> None:
@@ -176,6 +221,11 @@ def test_one_matrix_at_a_time_is_made_wide() -> None:
 # ---------------------------------------------------------------- what is refused
 
 
+def lora(**changes: Any) -> dict[str, Any]:
+    """A plan's recipe with an adapter of that kind."""
+    return {"recipe": Recipe.preset("lora", adapter=Adapter(**changes))}
+
+
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
@@ -184,6 +234,8 @@ def test_one_matrix_at_a_time_is_made_wide() -> None:
         ({"batch": Batch(seq=16, micro_batch=2, loss="fused")}, "loss must not be fused"),
         ({"model": Model.preset("gpt2-124m")}, "targets must be among qkv, o, up, down"),
         ({"model": Model.preset("deepseek-v3")}, "kv_rank must be 0"),
+        (lora(saved=("head",)) | {"model": Model.preset("gpt2-124m")}, "saved must be empty"),
+        (lora(layers=(0, 3)), "layers must be from 0 to 2 for custom, got 3"),
     ],
 )
 def test_what_is_not_known_is_refused(changes: dict[str, Any], message: str) -> None:
@@ -249,6 +301,13 @@ def test_a_peft_configuration_says_the_same(tmp_path: Path) -> None:
     assert Adapter.from_peft(both, GPT).targets == ("qkv", "o", "down")
 
 
+def test_parts_of_a_configuration_that_cost_bytes_are_read() -> None:
+    given = CONFIG | {"modules_to_save": ["lm_head"], "layers_to_transform": [2, 1]}
+    assert Adapter.from_peft(given, LLAMA) == Adapter(rank=8, layers=(1, 2), saved=("head",))
+    one = Adapter.from_peft(CONFIG | {"layers_to_transform": 2, "use_rslora": True}, LLAMA)
+    assert one == Adapter(rank=8, layers=(2,))  # rank-stabilised: another factor, the same bytes
+
+
 def test_peft_itself_writes_such_a_configuration() -> None:
     peft = pytest.importorskip("peft")
     config = peft.LoraConfig(r=4, target_modules=["q_proj", "o_proj"]).to_dict()
@@ -263,6 +322,9 @@ def test_peft_itself_writes_such_a_configuration() -> None:
         ({"r": None}, "lacks a field 'r'"),
         ({"r": 0}, "config: r must be a whole number, at least 1, got 0"),
         ({"use_dora": True}, "use_dora must be left out"),
+        ({"modules_to_save": ["score"]}, "no module .modules_to_save of config. 'score'"),
+        ({"modules_to_save": "lm_head"}, "modules_to_save must be a list of names"),
+        ({"layers_to_transform": [-1]}, "layers_to_transform must be layers from 0 on"),
         ({"bias": "all"}, "bias must be 'none', got 'all'"),
         ({"peft_type": "IA3"}, "peft_type must be LORA, got 'IA3'"),
         ({"target_modules": ["w1"]}, "no target of custom .target_modules of config. .w1"),
@@ -293,3 +355,143 @@ def test_sweeps_and_fits_know_adapters() -> None:
     ]
     assert table["peak_bytes"].tolist() == single
     assert fit(plan, vary="micro_batch", device="A100-40GB", headroom=0.9).value is not None
+
+
+# ---------------------------------------------------------------- from a module
+
+
+LORA: list[tuple[dict[str, Any], Adapter]] = [
+    ({"target_modules": ["q_proj", "v_proj"], "lora_dropout": 0.1}, Adapter(rank=4, dropout=True)),
+    ({"target_modules": "all-linear", "use_rslora": True}, Adapter(rank=4, targets=EVERY)),
+    (
+        {"target_modules": ["o_proj"], "modules_to_save": ["lm_head", "embed_tokens"]},
+        Adapter(rank=4, targets=("o",), saved=("embedding", "head")),
+    ),
+    (
+        {"target_modules": ["up_proj"], "layers_to_transform": [1]},
+        Adapter(rank=4, targets=("up",), layers=(1,)),
+    ),
+]
+
+
+def llama_module(**lora: Any) -> tuple[Any, Model]:
+    """A module of transformers with peft's adapters, and its base by configuration."""
+    peft = pytest.importorskip("peft")
+    transformers = pytest.importorskip("transformers")
+    torch = pytest.importorskip("torch")
+    config = transformers.LlamaConfig(
+        hidden_size=64,
+        num_hidden_layers=3,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        intermediate_size=88,
+        vocab_size=97,
+    )
+    with torch.device("meta"):
+        base = transformers.AutoModelForCausalLM.from_config(config)
+        module = peft.get_peft_model(base, peft.LoraConfig(r=4, **lora))
+    return module, Model.from_hf(config.to_dict())
+
+
+@pytest.mark.parametrize(("lora_config", "adapter"), LORA)
+def test_a_module_with_adapters_says_what_a_recipe_says(
+    lora_config: dict[str, Any], adapter: Adapter
+) -> None:
+    module, base = llama_module(**lora_config)
+    measured = Model.from_module(module)
+    said = Plan(model=base, recipe=Recipe.preset("lora", adapter=adapter), batch=BATCH)
+    for recipe in (Recipe.preset("lora"), Recipe.preset("lora", adapter=None)):
+        found = Plan(model=measured, recipe=recipe, batch=BATCH)
+        assert found.moments().equals(said.moments())
+    packed = Plan(model=measured, recipe=Recipe.preset("qlora"), batch=BATCH)
+    said = Plan(
+        model=base, recipe=Recipe.preset("qlora", adapter=replace(adapter, base="nf4")), batch=BATCH
+    )
+    assert packed.moments().equals(said.moments())
+    trained = sum(p.numel() for p in module.parameters() if p.requires_grad)
+    (sent,) = replace(found, parallel=Parallel(dp=4)).collectives()
+    if not adapter.saved:
+        assert sent.message_bytes == 4 * trained
+
+
+def test_gpts_modules_with_adapters_are_known_by_their_names() -> None:
+    peft = pytest.importorskip("peft")
+    torch = pytest.importorskip("torch")
+    transformers = pytest.importorskip("transformers")
+    config = transformers.GPT2Config(n_embd=48, n_layer=2, n_head=4, vocab_size=101, n_positions=40)
+    names = ["c_attn", "attn.c_proj", "mlp.c_proj"]
+    with torch.device("meta"):
+        base = transformers.AutoModelForCausalLM.from_config(config)
+        lora_config = peft.LoraConfig(r=2, target_modules=names, fan_in_fan_out=True)
+        module = peft.get_peft_model(base, lora_config)
+    plan = Plan(model=Model.from_module(module), recipe=Recipe.preset("lora"), batch=BATCH)
+    adapter = plan.estimate.job.recipe.adapter
+    assert adapter == Adapter(rank=2, targets=("qkv", "o", "down"))
+
+
+def test_a_network_that_nobody_configured_is_recognised_with_its_adapters() -> None:
+    peft = pytest.importorskip("peft")
+    torch = pytest.importorskip("torch")
+    from labkit.memory.oracles import networks
+    from labkit.memory.tape.mode import Mode
+
+    with torch.device("meta"):
+        network = networks.build(LLAMA, Mode(), seq=16)
+        module = peft.get_peft_model(network, peft.LoraConfig(r=4, target_modules=["query", "up"]))
+    found = Plan(model=Model.from_module(module), recipe=Recipe.preset("lora"), batch=BATCH)
+    said = plan_of(LLAMA, Adapter(rank=4, targets=("q", "up")))
+    assert found.peak_bytes == said.peak_bytes
+
+
+@pytest.mark.parametrize(
+    ("lora_config", "recipe", "message"),
+    [
+        ({"use_dora": True}, {}, "must be LoRA's two matrices .* got .*lora_magnitude_vector"),
+        ({"bias": "all"}, {}, "must be frozen"),
+        ({"modules_to_save": ["model.norm"]}, {}, "must be the embedding or the head"),
+        ({}, {"adapter": Adapter(rank=8)}, "adapter must be None, or as the module"),
+        ({"rank_pattern": {"q_proj": 2}}, {}, "adapters must have one rank"),
+    ],
+)
+def test_what_a_module_has_beside_its_base_is_known_or_refused(
+    lora_config: dict[str, Any], recipe: dict[str, Any], message: str
+) -> None:
+    torch = pytest.importorskip("torch")
+    targets = {"target_modules": ["q_proj", "v_proj"]}
+    if "use_dora" in lora_config:
+        pytest.importorskip("peft")
+        module, _ = llama_module(**targets)
+        vector = torch.nn.Parameter(torch.empty(64, device="meta"))
+        module.base_model.model.model.layers[0].self_attn.q_proj.lora_magnitude_vector[
+            "default"
+        ] = torch.nn.ParameterDict({"weight": vector})
+    else:
+        if lora_config.get("bias"):
+            module, _ = llama_module(**targets)
+            module.base_model.model.model.norm.weight.requires_grad_(True)
+        else:
+            module, _ = llama_module(**targets | lora_config)
+    plan = Plan(
+        model=Model.from_module(module), recipe=Recipe.preset("lora", **recipe), batch=BATCH
+    )
+    with pytest.raises(UsageError, match=message):
+        _ = plan.peak_bytes
+
+
+def test_virtual_tokens_are_refused() -> None:
+    peft = pytest.importorskip("peft")
+    torch = pytest.importorskip("torch")
+    transformers = pytest.importorskip("transformers")
+    config = transformers.LlamaConfig(
+        hidden_size=64, num_hidden_layers=2, num_attention_heads=4, intermediate_size=88,
+        vocab_size=97,
+    )  # fmt: skip
+    base = transformers.AutoModelForCausalLM.from_config(config)
+    tuning = peft.PromptTuningConfig(task_type="CAUSAL_LM", num_virtual_tokens=4)
+    module = peft.get_peft_model(base, tuning)
+    assert torch.is_grad_enabled()
+    plan = Plan(model=Model.from_module(module), recipe=Recipe.preset("lora"), batch=BATCH)
+    with pytest.raises(UsageError, match="got prompt_encoder"):
+        _ = plan.peak_bytes
+    with pytest.raises(UsageError, match="peft_type must be LORA, got 'PROMPT_TUNING'"):
+        Adapter.from_peft({"peft_type": "PROMPT_TUNING", "num_virtual_tokens": 4}, LLAMA)

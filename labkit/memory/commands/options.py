@@ -89,6 +89,14 @@ class Spread:
     lora_config: Annotated[
         str | None, option("PEFT's adapter_config.json in place of the two.", metavar="FILE")
     ] = None
+    train: Annotated[
+        str | None,
+        option(
+            "Train these parts only, all else frozen: embedding, norm, head, layers, layers.30-31,"
+            " layers.30-31.mlp (attention, norms, biases).",
+            metavar="PART,PART",
+        ),
+    ] = None
     ideal: Annotated[bool, option("Shards of Ψ/N, not of whole rows.", "--ideal")] = False
 
     def of(self, model: Model) -> Plan:
@@ -99,6 +107,10 @@ class Spread:
         """
         said = self._said()
         said |= self._adapter(model)
+        if self.train is not None:
+            if said.get("trained"):
+                raise BadValue("--set trained must be left out where --train is given")
+            said["trained"] = tuple(part.strip() for part in self.train.split(","))
         said["seq"] = said.get("seq", min(2048, model.positions or 2048))
         if self.world_size is not None:
             degrees = {name: said[name] for name in ("dp", "tp", "cp", "pp") if name in said}

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 
 from labkit.errors import BadValue, UsageError, not_among
-from labkit.kit.describe import checked, description
+from labkit.kit.describe import Whole, checked, description
 from labkit.memory.tape.mode import Size
 from labkit.models import Model
 
@@ -29,11 +29,13 @@ TENSORS = {
     "up": ("up", "up_proj", "c_fc", "fc1"),
     "down": ("down", "down_proj", "c_proj", "fc2"),
 }
+ENDS = {
+    "embedding": ("embed_tokens", "wte", "token", "embedding", "tok_embeddings"),
+    "head": ("lm_head", "output", "head", "embed_out"),
+}
 # What peft's LoRA can do beside low rank, and the account has no term for.
 _UNKNOWN = (
     "use_dora",
-    "modules_to_save",
-    "layers_to_transform",
     "layer_replication",
     "rank_pattern",
     "target_parameters",
@@ -60,6 +62,9 @@ class Adapter:
         targets: the projections of each layer that have one: ``q``, ``k``, ``v`` (``qkv`` where
             they are one matrix), ``o``, ``gate``, ``up``, ``down``.
         dropout: whether the adapters' input goes through dropout, which keeps a mask and a copy.
+        layers: the layers that have adapters, by number from 0; None for all of them.
+        saved: the ends of the model of which a copy is trained beside the frozen original, in the
+            format of ``parameters`` (peft's ``modules_to_save``).
         base: ``"nf4"``: matrices of layers have 4 bits and a scale of 8 bits for each 64 weights
             (fp32 for each 256 of those), and one at a time is made wide; embeddings, head and norms
             are as ``parameters`` says. ``"nf4-single"``: the scales are fp32. ``"stored"``: all is
@@ -74,6 +79,8 @@ class Adapter:
     rank: Size = 16
     targets: tuple[Target, ...] = ("q", "v")
     dropout: bool = False
+    layers: tuple[Whole, ...] | None = None
+    saved: tuple[Literal["embedding", "head"], ...] = ()
     base: Literal["stored", "nf4", "nf4-single"] = "stored"
 
     def __post_init__(self) -> None:
@@ -81,6 +88,12 @@ class Adapter:
             raise BadValue(f"targets must name at least one of {', '.join(TARGETS)}")
         if len(set(self.targets)) < len(self.targets):
             raise BadValue(f"targets must name each projection once, got {', '.join(self.targets)}")
+        if self.layers is not None and (
+            not self.layers or len(set(self.layers)) < len(self.layers)
+        ):
+            raise BadValue(f"layers must name each layer once, and one at least; got {self.layers}")
+        if len(set(self.saved)) < len(self.saved):
+            raise BadValue(f"saved must name each end once, got {', '.join(self.saved)}")
 
     @property
     def packed(self) -> bool:
@@ -113,6 +126,16 @@ class Adapter:
             )
         if model.kv_rank:
             raise BadValue("kv_rank must be 0 where there are adapters: latents are not known")
+        if self.saved and model.tied:
+            raise BadValue(
+                f"saved must be empty for {model.name}, whose head is its embedding, got"
+                f" {', '.join(self.saved)}: what a copy of one does to the other is not known"
+            )
+        if self.layers is not None and max(self.layers) >= model.num_layers:
+            raise BadValue(
+                f"layers must be from 0 to {model.num_layers - 1} for {model.name}, got"
+                f" {max(self.layers)}"
+            )
         attention = ("qkv", "o") if model.fused_qkv else ("q", "k", "v", "o")
         inner = ("gate", "up", "down") if model.mlp == "swiglu" else ("up", "down")
         known = attention if model.num_experts else (*attention, *inner)
@@ -157,7 +180,38 @@ class Adapter:
             raise BadValue(f"{where}: bias must be 'none', got {given['bias']!r}")
         names = given.get("target_modules")
         targets = targets_of(f"target_modules of {where}", names, model)
-        return cls(rank=rank, targets=targets, dropout=bool(given.get("lora_dropout")))
+        return cls(
+            rank=rank,
+            targets=targets,
+            dropout=bool(given.get("lora_dropout")),
+            layers=_layers(where, given.get("layers_to_transform")),
+            saved=_saved(where, given.get("modules_to_save")),
+        )
+
+
+def _layers(where: str, given: Any) -> tuple[int, ...] | None:
+    """The layers that a configuration names; None where it names none."""
+    if given is None:
+        return None
+    numbers = given if isinstance(given, list) else [given]
+    if not numbers or any(type(number) is not int or number < 0 for number in numbers):
+        raise BadValue(f"{where}: layers_to_transform must be layers from 0 on, got {given!r}")
+    return tuple(sorted(set(numbers)))
+
+
+def _saved(where: str, given: Any) -> tuple[Any, ...]:
+    """The ends of which a configuration wants trained copies."""
+    names = given or []
+    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+        raise BadValue(f"{where}: modules_to_save must be a list of names, got {given!r}")
+    found = []
+    for name in names:
+        ends = [end for end, aliases in ENDS.items() if name.split(".")[-1] in aliases]
+        if not ends:
+            known = [alias for aliases in ENDS.values() for alias in aliases]
+            raise not_among(f"module (modules_to_save of {where})", name, known)
+        found += ends
+    return tuple(dict.fromkeys(found))
 
 
 def _given(config: Mapping[str, Any] | str | Path) -> tuple[str, Mapping[str, Any]]:

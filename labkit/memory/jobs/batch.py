@@ -44,6 +44,9 @@ class Batch:
         gpu: operators as a GPU runs them rather than a CPU: fp32 statistics of LayerNorm, and
             powers in fp32 under autocast.
         dropout_mask_bytes: what dropout stores for an element: 0 without dropout, 1 on CUDA.
+        input_gradients: where layers are recomputed, the embedding's output asks for a gradient
+            even if the embedding is frozen, as transformers' ``enable_input_require_grads`` makes
+            it: the first layers then have a backward pass, and that gradient is kept.
         formula: None for the account tensor by tensor, moment by moment; ``"zero-paper"``:
             :data:`FORMULA` stands in for activations.
         partition_checkpoints: layer inputs are divided among the tensor-parallel ranks (ZeRO's
@@ -66,6 +69,7 @@ class Batch:
     loss_chunks: Size = 8
     logits_held: LogitsHeld = "none"
     gpu: bool = False
+    input_gradients: bool = False
     formula: Literal["zero-paper"] | None = None
     partition_checkpoints: bool = False
 

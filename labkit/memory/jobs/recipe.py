@@ -10,6 +10,7 @@ from typing import Any, Literal
 from labkit.errors import BadValue, UsageError, not_among
 from labkit.kit.describe import Whole, checked, description
 from labkit.memory.jobs.adapter import Adapter
+from labkit.memory.jobs.trained import check_words
 from labkit.memory.tape.mode import Size
 from labkit.models import TensorShape
 
@@ -68,6 +69,10 @@ class Recipe:
         offload_parameters, offload_gradients, offload_optimizer: where they are kept (ZeRO-Offload:
             gradients and optimizer on the CPU; ZeRO-Infinity: any of them on NVMe).
         adapter: what is trained in place of all parameters, which are then frozen.
+        trained: the parts of the model that are trained, all others frozen; empty for all of it:
+            ``"embedding"``, ``"norm"`` (the last one), ``"head"``, ``"layers"``, ``"layers.30"``,
+            ``"layers.30-31"``, of layers also ``".attention"``, ``".mlp"``, ``".norms"`` and
+            ``".biases"``.
 
     >>> Recipe().optimizer_bytes, Recipe().bytes_per_param
     (12, 16)
@@ -96,6 +101,7 @@ class Recipe:
     offload_gradients: Place = "device"
     offload_optimizer: Place = "device"
     adapter: Adapter | None = None
+    trained: tuple[str, ...] = ()
     source: str = ""
 
     def __post_init__(self) -> None:
@@ -117,11 +123,22 @@ class Recipe:
                 f"block must be {BLOCK} for {self.optimizer}, got {self.block}: only the states of"
                 " adam-8bit share scales"
             )
+        check_words(self.trained)
         if self.adapter is not None:
             self._check_adapter(self.adapter)
 
     def _check_adapter(self, adapter: Adapter) -> None:
         """Refuse formats in which nobody runs adapters, or which the account does not know."""
+        if self.trained:
+            raise BadValue(
+                f"trained must be empty where there is an adapter, got {', '.join(self.trained)};"
+                " ends that are trained as well are the adapter's saved"
+            )
+        if adapter.saved and self.gradients != self.parameters and self.master is not None:
+            raise BadValue(
+                f"master must be None where the adapter's saved ends are in another format than its"
+                f" matrices, got {self.master}"
+            )
         for name in ("parameters", "gradients"):
             if (given := getattr(self, name)) not in _WIDE:
                 raise BadValue(
@@ -244,7 +261,7 @@ class Recipe:
         return "device" if fused else "cpu"
 
     def refuse_adapter(self, what: str) -> None:
-        """Refuse an adapter where it would be ignored.
+        """Refuse an adapter, or a trained part, where it would be ignored.
 
         Args:
             what: what knows none, as a sentence's subject.
@@ -252,6 +269,11 @@ class Recipe:
         Raises:
             BadValue: there is one.
         """
+        if self.trained:
+            raise BadValue(
+                f"trained must be empty: {what} takes every parameter as trained; the account by"
+                " moments (a Model with a Batch) knows frozen ones"
+            )
         if self.adapter is not None:
             raise BadValue(
                 f"adapter must be None: {what} takes every parameter as trained; the account by"

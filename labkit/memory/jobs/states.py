@@ -19,9 +19,12 @@ import numpy as np
 from labkit.memory.jobs.adapter import TENSORS, Adapter
 from labkit.memory.jobs.parallel import Parallel
 from labkit.memory.jobs.recipe import COUNTER_BYTES, DTYPE_BYTES, Recipe, element_bytes, state_bytes
+from labkit.memory.jobs.trained import entries, is_end_trained, trained_in_layer
 from labkit.memory.tape.mode import BF16
 from labkit.memory.tape.saved import Term
+from labkit.memory.tape.trained import Trained
 from labkit.models import Model, TensorShape
+from labkit.models.tensors import Unit
 
 STAGE_NAMES: dict[int, str] = {0: "Baseline DP", 1: "Pos", 2: "Pos+g", 3: "Pos+g+p"}
 COMPONENTS = ("parameters", "gradients", "optimizer")
@@ -108,15 +111,22 @@ class Rows(NamedTuple):
     matrix: bool
     trained: bool
     packed: bool = False
+    copied: bool = False
 
 
 @lru_cache(maxsize=1024)
 def rows_of(
-    model: Model, cut: Parallel, device: int, adapter: Adapter | None = None
+    model: Model,
+    cut: Parallel,
+    device: int,
+    adapter: Adapter | None = None,
+    trained: Trained | None = None,
 ) -> tuple[Rows, ...]:
     """The distinct tensors that a rank of a pipeline device holds, before ZeRO.
 
-    With an ``adapter`` they are frozen, and its matrices are there beside them.
+    With an ``adapter`` they are frozen, and its matrices are there beside them, and copies of the
+    ends that it saves. ``trained`` is what else is not frozen, where a model is described by its
+    sizes; a measured one's tensors say it themselves.
 
     A router's correction is not among them: no gradient reaches it, and it is kept with the
     buffers (:func:`labkit.memory.tape.moments.held`).
@@ -126,21 +136,46 @@ def rows_of(
         for tensor in unit.tensors:
             if tensor.name.endswith("router.bias"):
                 continue
-            first = tensor.shape[0]
-            gathered = unit.name if cut.wrap == "parts" or "block" in unit.name else "root"
-            alike = (first, tensor.numel // first, tensor.role == "expert", gathered)
-            kind = (unit.count, tensor.shape, tensor.is_hidden_matrix)
-            if adapter is None:
-                counts[(*alike, *kind, tensor.trained, False)] += 1
-                continue
-            in_layer = "block" in unit.name and len(tensor.shape) == 2
-            counts[(*alike, *kind, False, adapter.packed and in_layer)] += 1
-            for shape in _adapters(adapter, tensor) if in_layer else ():
-                own = (shape[0], shape[1], False, gathered, unit.count, shape, True, True, False)
-                counts[own] += 1
+            for row in _rows_like(model, cut, unit, tensor, adapter, trained):
+                counts[row] += 1
     return tuple(
         Rows(rows, rest, number, *others) for (rows, rest, *others), number in counts.items()
     )
+
+
+def _rows_like(
+    model: Model,
+    cut: Parallel,
+    unit: Unit,
+    tensor: TensorShape,
+    adapter: Adapter | None,
+    trained: Trained | None,
+) -> Iterator[tuple[Any, ...]]:
+    """The fields of :class:`Rows`, but for the number, of a unit's tensor and what is beside it."""
+    first = tensor.shape[0]
+    gathered = unit.name if cut.wrap == "parts" or "block" in unit.name else "root"
+    alike = (first, tensor.numel // first, tensor.role == "expert", gathered)
+    matrix = tensor.is_hidden_matrix
+    if trained is None or model.layout:
+        yield (*alike, unit.count, tensor.shape, matrix, tensor.trained, False, False)
+        return
+    if "block" not in unit.name:
+        learns = is_end_trained(tensor.name, trained)
+        copied = learns and adapter is not None
+        yield (*alike, unit.count, tensor.shape, matrix, learns and not copied, False, False)
+        if copied:
+            yield (*alike, unit.count, tensor.shape, matrix, True, False, True)
+        return
+    kinds = entries(model, trained, experts=unit.name == "expert block")
+    if len(kinds) == 1:
+        kinds = dict.fromkeys(kinds, unit.count)
+    for names, times in kinds.items():
+        learns = trained_in_layer(tensor, names, model)
+        packed = adapter is not None and adapter.packed and len(tensor.shape) == 2
+        yield (*alike, times, tensor.shape, matrix, learns, packed, False)
+        if adapter is not None and "adapters" in names and len(tensor.shape) == 2:
+            for shape in _adapters(adapter, tensor):
+                yield (shape[0], shape[1], False, gathered, times, shape, True, True, False, False)
 
 
 def _adapters(adapter: Adapter, tensor: TensorShape) -> Iterator[tuple[int, int]]:
@@ -172,6 +207,23 @@ class Holding:
         if all(tensor.trained for tensor in self.tensors):
             return self
         return replace(self, tensors=tuple(tensor for tensor in self.tensors if tensor.trained))
+
+    @property
+    def updated(self) -> tuple[Holding, ...]:
+        """What is trained, in one part a recipe: copies of ends that an adapter saves are in the
+        format of the base.
+        """
+        tensors = self.trained.tensors
+        copies = tuple(tensor for tensor in tensors if tensor.copied)
+        rest = tuple(tensor for tensor in tensors if not tensor.copied)
+        parts = [replace(self, tensors=rest)] if rest else []
+        if copies:
+            base = self.recipe.parameters
+            follow = self.recipe.states == self.recipe.gradients
+            states = base if follow and self.recipe.per_element else self.recipe.states
+            recipe = replace(self.recipe, gradients=base, states=states)
+            parts.append(replace(self, tensors=copies, recipe=recipe))
+        return tuple(parts)
 
     @property
     def degree(self) -> Any:
@@ -264,9 +316,9 @@ class Holding:
             yield self._state("parameters", recipe.parameter_bytes)
         else:
             yield from self._base(recipe.adapter)
-        if self.trained.tensors:
-            yield self.trained._state("gradients", recipe.gradient_bytes)
-            yield from self.trained._optimizer()
+        for part in self.updated:
+            yield part._state("gradients", part.recipe.gradient_bytes)
+            yield from part._optimizer()
         if group:
             shared = self.degree
             width = recipe.parameter_bytes
@@ -289,8 +341,10 @@ class Holding:
             formula = "Σ of matrices: n/2 + scales of 64 weights each"
             source = "Dettmers et al. 2023 §3; bitsandbytes, functional.py"
             yield Term("parameters.base in 4 bits", sum(matrices), formula, source)
-        own = self.trained._state("parameters", self.recipe.gradient_bytes)
-        yield replace(own, component="parameters.adapters")
+        for part in self.updated:
+            own = part._state("parameters", part.recipe.gradient_bytes)
+            copied = part.tensors[0].copied
+            yield replace(own, component=f"parameters.{'copies' if copied else 'adapters'}")
 
     def _state(self, component: str, width: float) -> Term:
         """A state of so many bytes an element, with its formula and its place."""

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
 from labkit.kit.describe import Count, checked
+from labkit.memory.jobs.modules import refuse_frozen
 from labkit.memory.jobs.parallel import Parallel
 from labkit.memory.jobs.recipe import Place, Recipe
 from labkit.memory.jobs.states import COMPONENTS, is_sharded
@@ -60,7 +61,7 @@ def offload(model: Model | Count, parallel: Parallel, recipe: Recipe) -> Offload
     [2.0, 14.0, 2.0]
     """
     recipe.check_offload(parallel.zero)
-    recipe.refuse_adapter("offload")
+    refuse_frozen(model, recipe, "offload")
     if isinstance(model, int):
         usual = model / parallel.tp / parallel.pp
         experts = 0.0

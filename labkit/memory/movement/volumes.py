@@ -22,6 +22,7 @@ from labkit.memory.jobs.parallel import Parallel
 from labkit.memory.jobs.recipe import Recipe
 from labkit.memory.jobs.states import rows_of
 from labkit.memory.jobs.traffic import Collective, Kind, placed
+from labkit.memory.jobs.trained import trained_of
 from labkit.memory.tape.step import Phase
 from labkit.models import Model
 
@@ -323,11 +324,13 @@ def _data(job: _Job) -> Iterator[Collective]:
     parallel = job.parallel
     recipe = job.recipe
     usual, experts = parallel.elements(job.model, job.device)
-    if recipe.adapter is not None:  # what is frozen stays where it is
-        rows = rows_of(job.model, parallel, job.device, recipe.adapter)
+    trained = trained_of(job.model, recipe.adapter, recipe.trained)
+    if recipe.adapter is not None or recipe.trained:  # what is frozen stays where it is
+        rows = rows_of(job.model, parallel, job.device, recipe.adapter, trained)
         usual = sum(row.number * row.times * row.rows * row.rest for row in rows if row.trained)
         experts = 0
-        recipe = replace(recipe, adapter=None, parameters=recipe.gradients)
+        own = recipe.parameters if recipe.adapter is None else recipe.gradients
+        recipe = replace(recipe, adapter=None, trained=(), parameters=own)
     if parallel.ep == 1:
         usual = usual + experts
         experts = 0

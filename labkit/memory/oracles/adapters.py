@@ -1,6 +1,6 @@
-"""One training step of a network with peft's adapters under torch's memory tracker.
+"""One training step of a network that is partly frozen under torch's memory tracker.
 
-The base is :mod:`labkit.memory.oracles.networks`'s, the adapters are what ``peft`` puts in place of
+The network is :mod:`labkit.memory.oracles.networks`'s; adapters are what ``peft`` puts in place of
 its projections. Frozen parameters are tensors without a gradient here, and no ``Parameter``: torch
 treats them alike, but its tracker asks every ``Parameter`` for a gradient.
 
@@ -9,19 +9,22 @@ Importing this module does not load torch; its functions do.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
 from labkit import extras
 from labkit.errors import UsageError
 from labkit.memory.jobs.adapter import Adapter
+from labkit.memory.jobs.trained import tape_name
 from labkit.memory.oracles import tracker
 from labkit.memory.oracles.tracker import Tracked
 from labkit.memory.plans.plan import Plan
 from labkit.memory.tape.mode import Mode
-from labkit.memory.tape.step import Moment, Part, Phase
+from labkit.memory.tape.trained import Trained, is_trained
 from labkit.models import Model
 
+_ENDS = {"embedding": "token", "head": "output"}
 _MODULES = {"q": "query", "k": "key", "v": "value", "o": "out"}
 
 
@@ -34,105 +37,134 @@ def settings_of(plan: Plan) -> dict[str, Any]:
     """
     recipe = plan.recipe
     adapter = recipe.adapter
-    assert adapter is not None
     places = {recipe.offload_parameters, recipe.offload_gradients, recipe.offload_optimizer}
     plain = recipe.optimizer == "adam" and not recipe.amsgrad and recipe.second_gradients is None
     job = plan.estimate.job
+    trained = job.arguments["trained"]
     reasons = {
         "one rank": plan.parallel.world_size == 1,
-        "a base that is not in 4 bits": not adapter.packed,
-        "Adam over lists with states in the gradients' format and no master copy": plain
+        "a base that is not in 4 bits": adapter is None or not adapter.packed,
+        "Adam with states in the gradients' format and no master copy": plain
         and recipe.master is None
-        and recipe.states == recipe.gradients
-        and recipe.step == "foreach",
+        and recipe.states == recipe.gradients,
+        "gradients in the parameters' format, but for adapters": adapter is not None
+        or recipe.gradients == recipe.parameters,
+        "weights used as they are stored, or autocast": recipe.autocast or recipe.compute is None,
         "everything on the device": places == {"device"},
         "no accumulation": recipe.accumulation == 1,
-        "layers recomputed each for itself, or not": job.mode.recompute != "every"
-        and job.arguments["group"] == 1
-        and job.mode.loss != "chunked",
     }
     if missing := [rule for rule, holds in reasons.items() if not holds]:
-        raise UsageError(f"oracle 'fake' needs {'; '.join(missing)} where there is an adapter")
-    numbers = {name: job.arguments[name] for name in ("seq", "micro_batch")}
-    width = job.arguments["adapter_bytes"]
-    return {"model": job.model, "mode": job.mode, "adapter": adapter, "width": width, **numbers}
+        raise UsageError(f"oracle 'fake' needs {'; '.join(missing)} where parameters are frozen")
+    names = ("seq", "micro_batch", "period", "group", "chunks")
+    numbers = {name: job.arguments[name] for name in names}
+    width = job.arguments.get("adapter_bytes", 4)
+    own = {"model": job.model, "mode": job.mode, "step": recipe.step}
+    return {**own, "trained": trained, "adapter": adapter, "width": width, **numbers}
 
 
 def track(
-    model: Model, mode: Mode, adapter: Adapter, *, seq: int, micro_batch: int, width: int = 4
+    model: Model,
+    mode: Mode,
+    trained: Trained,
+    *,
+    adapter: Adapter | None = None,
+    trains: Callable[[str], bool] | None = None,
+    seq: int,
+    micro_batch: int,
+    step: str = "foreach",
+    width: int = 4,
+    period: int = 1,
+    group: int = 1,
+    chunks: int = 8,
 ) -> Tracked:
-    """Run one step (forward, loss, backward, AdamW over lists) on fake tensors and count.
+    """Run one step (forward, loss, backward, AdamW) on fake tensors and count.
 
     Args:
         mode: which operators run.
-        adapter: what is trained.
+        trained: what is trained.
+        adapter: the adapters, if those are.
+        trains: whether a parameter is trained, by its name in the network; by default as
+            ``trained`` says.
         seq, micro_batch: tokens of a sample, and samples.
+        step: how AdamW runs (``Recipe.step``).
         width: bytes of an element of the adapters, 4 or 2.
+        period, group, chunks: of recomputed layers and of a chunked head, as
+            :class:`~labkit.memory.tape.sizes.Numbers` has them.
 
     Raises:
         UsageError: peft is not there, or the networks lack what the model asks for.
     """
-    extras.need("a step with adapters", "dev", "peft")
     import torch
     from torch._subclasses.fake_tensor import FakeTensorMode
 
     from labkit.memory.oracles import networks
 
-    network = _adapted(model, mode, adapter, seq)
+    sizes = {"seq": seq, "period": period, "group": group, "chunks": chunks}
+    with torch.device("meta"):
+        network: Any = networks.build(model, mode, **sizes)
+    if adapter is not None:
+        extras.need("a step with adapters", "dev", "peft")
+        network = _adapted(network, adapter)
+    else:
+        for name, parameter in network.named_parameters():
+            parameter.requires_grad_(trains(name) if trains else _is_trained(name, model, trained))
+    if mode.input_gradients:
+        network.token.register_forward_hook(lambda *given: given[2].requires_grad_(True))
     with FakeTensorMode():
         _allocate(network, torch.float32 if width == 4 else torch.bfloat16)
-        trained = [part for part in network.parameters() if part.requires_grad]
-        optimizer = torch.optim.AdamW(trained, lr=1e-4, foreach=True)
-        for parameter in trained:
-            parameter.grad = torch.empty_like(parameter)
-        optimizer.step()
-        optimizer.zero_grad()
+        parts = [part for part in network.parameters() if part.requires_grad]
+        how: dict[str, Any] = {"foreach": step == "foreach", "fused": step == "fused"}
+        optimizer = torch.optim.AdamW(parts, lr=1e-4, **how)
         batch = [torch.zeros(micro_batch, seq, dtype=torch.int64) for _ in range(2)]
-        watch = tracker._watch(network, optimizer, batch)
-        _name_moments(network, watch, model, mode)
-        with watch:
-            with networks.autocast(mode):
-                loss = network(*batch)
-            watch.moment = Moment.LOSS_BACKWARD
-            loss.backward()
-            del loss
-            watch.moment = Moment.STEP
-            optimizer.step()
-    return Tracked(
-        moments=watch.largest, peak_moment=watch.peak_moment, peak_bytes=watch.peak_bytes
-    )
+        stretch = partial(tracker.stretch_of, model, mode, group=group, period=period)
+        if len(trained.layers) > 1:
+            stretch = partial(trained.stretch, group=group if mode.recompute == "full" else 1)
+        return tracker.step_of(network, optimizer, batch, mode=mode, stretch=stretch)
 
 
-def _adapted(model: Model, mode: Mode, adapter: Adapter, seq: int) -> Any:
+def _is_trained(name: str, model: Model, trained: Trained) -> bool:
+    """Whether a network's parameter is trained."""
+    part, _, rest = name.partition(".")
+    if part != "blocks":
+        return {"token": "embedding", "output": "head"}.get(part, part) in trained.ends
+    number = int(rest.partition(".")[0])
+    names = trained.layers[number % len(trained.layers)]
+    return is_trained(str(tape_name(name, model)), names)
+
+
+def _adapted(network: Any, adapter: Adapter) -> Any:
     """The network with adapters, on the meta device: peft does not build on fake tensors."""
-    import torch
     from peft import LoraConfig, get_peft_model
 
-    from labkit.memory.oracles import networks
-
-    names = [_MODULES.get(target, target) for target in adapter.targets]
     config = LoraConfig(
-        r=adapter.rank, target_modules=names, lora_dropout=0.1 if adapter.dropout else 0.0
+        r=adapter.rank,
+        target_modules=[_MODULES.get(target, target) for target in adapter.targets],
+        lora_dropout=0.1 if adapter.dropout else 0.0,
+        layers_to_transform=None if adapter.layers is None else list(adapter.layers),
+        layers_pattern=None if adapter.layers is None else "blocks",
+        modules_to_save=[_ENDS[end] for end in adapter.saved] or None,
     )
-    with torch.device("meta"):
-        network: Any = networks.build(model, mode, seq=seq)
-        return get_peft_model(network, config).base_model.model
+    return get_peft_model(network, config).base_model.model
 
 
 def _allocate(network: Any, dtype: Any) -> None:
-    """Give every parameter and buffer a tensor in the mode at work, shared ones one tensor."""
+    """Give every parameter and buffer a tensor in the mode at work, shared ones one tensor.
+
+    Args:
+        dtype: of adapters.
+    """
     import torch
 
     made: dict[int, Any] = {}
     known = []  # what is replaced stays, so that no address is used again
     tables = [id(table) for table in (*network.mask, *network.tables)]
-    for module in list(network.modules()):
+    for path, module in list(network.named_modules()):
         for name, old in [*module._parameters.items(), *module._buffers.items()]:
             if old is None:
                 continue
             known.append(old)
             if id(old) not in made:
-                new = torch.empty(old.shape, dtype=dtype if old.requires_grad else old.dtype)
+                new = torch.empty(old.shape, dtype=dtype if ".lora_" in path else old.dtype)
                 made[id(old)] = torch.nn.Parameter(new) if old.requires_grad else new
             if old.requires_grad:
                 module._parameters[name] = made[id(old)]
@@ -142,23 +174,3 @@ def _allocate(network: Any, dtype: Any) -> None:
     masks = len(network.mask)
     network.mask = tuple(made[table] for table in tables[:masks])
     network.tables = tuple(made[table] for table in tables[masks:])
-
-
-def _name_moments(network: Any, watch: Any, model: Model, mode: Mode) -> None:
-    """Tell the watch which layer is at work, in both directions."""
-    stretch = partial(tracker._stretch, model, mode, 1, 1)
-
-    def before(number: int) -> None:
-        if watch.moment.phase is Phase.FORWARD:
-            watch.moment = Moment.of_layers(Phase.FORWARD, stretch(number))
-
-    def after(number: int, output: Any) -> None:
-        if watch.moment.phase is Phase.FORWARD and watch.moment.part is Part.LAYERS:
-            moment = Moment.of_layers(Phase.BACKWARD, stretch(number))
-            output.register_hook(lambda _: setattr(watch, "moment", moment))
-            if number == model.num_layers - 1:
-                watch.moment = Moment.LOSS_FORWARD
-
-    for number, block in enumerate(network.blocks):
-        block.register_forward_pre_hook(lambda *_, number=number: before(number))
-        block.register_forward_hook(lambda _, __, output, number=number: after(number, output))

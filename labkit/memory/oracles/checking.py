@@ -60,7 +60,8 @@ def _fake(plan: Plan) -> Rows:
     """The plan beside torch's tracker."""
     from labkit.memory.oracles import adapters, tracker
 
-    if plan.recipe.adapter is None:
+    frozen = "trained" in plan.estimate.job.arguments
+    if not frozen:
         seen = tracker.track(**tracker.settings_of(plan))
     else:
         seen = adapters.track(**adapters.settings_of(plan))
@@ -83,7 +84,7 @@ def _fake(plan: Plan) -> Rows:
     for kind, size in seen.moments[seen.peak_moment].items():
         if kind.lower() != "total":
             name = _TRACKED.get(kind.rpartition(".")[2].capitalize(), REST)
-            if name == "parameters" and plan.recipe.adapter is not None:
+            if name == "parameters" and frozen:
                 name = REST  # a frozen base is no Parameter there
             tracked[name] = tracked.get(name, 0) + size
     predicted = {name: float(ours.pop(name)) for name in tracked if name in ours}
@@ -94,9 +95,9 @@ def _fake(plan: Plan) -> Rows:
 
 
 def _refuse_adapter(plan: Plan, oracle: str) -> None:
-    """Refuse adapters where none are run."""
-    if plan.recipe.adapter is not None:
-        raise UsageError(f"oracle {oracle!r} runs no adapters: give oracle 'fake'")
+    """Refuse adapters and frozen parameters where none are run."""
+    if plan.recipe.adapter is not None or plan.recipe.trained:
+        raise UsageError(f"oracle {oracle!r} runs no frozen parameters: give oracle 'fake'")
 
 
 def _gloo(plan: Plan) -> Rows:

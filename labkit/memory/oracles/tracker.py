@@ -128,20 +128,44 @@ def track(
         network = networks.build(model, mode, seq=seq, period=period, group=group, chunks=chunks)
         if parallel:
             worker.shard(network, parallel, mesh)
+        stretch = partial(stretch_of, model, mode, group=group, period=period)
         optimizer = networks.adamw(network, step)
-        _make_states(network, optimizer)
         batch = [torch.zeros(micro_batch, seq, dtype=torch.int64) for _ in range(2)]
-        watch = _watch(network, optimizer, batch)
-        _name_moments(network, watch, model, mode, group=group, period=period)
-        observed = observe(network, watch, batch) if observe else nullcontext()
-        with watch:
-            with observed, networks.autocast(mode):
-                loss = network(*batch)
-            watch.moment = Moment.LOSS_BACKWARD
-            loss.backward()
-            del loss
-            watch.moment = Moment.STEP
-            optimizer.step()
+        return step_of(network, optimizer, batch, mode=mode, stretch=stretch, observe=observe)
+
+
+def step_of(
+    network: Any,
+    optimizer: Any,
+    batch: list[Any],
+    *,
+    mode: Mode,
+    stretch: Callable[[int], Stretch],
+    observe: Observe | None = None,
+) -> Tracked:
+    """Run one step of a network, in the tensor mode at work, and count.
+
+    Args:
+        network: a :class:`~labkit.memory.oracles.networks.Decoder`, or one with adapters.
+        optimizer: of what is trained.
+        batch: tokens and targets.
+        stretch: the part of the stack that a layer is counted to, by its number.
+        observe: as :func:`track` takes it.
+    """
+    from labkit.memory.oracles import networks
+
+    _make_states(optimizer)
+    watch = _watch(network, optimizer, batch)
+    _name_moments(network, watch, stretch)
+    observed = observe(network, watch, batch) if observe else nullcontext()
+    with watch:
+        with observed, networks.autocast(mode):
+            loss = network(*batch)
+        watch.moment = Moment.LOSS_BACKWARD
+        loss.backward()
+        del loss
+        watch.moment = Moment.STEP
+        optimizer.step()
     return Tracked(
         moments=watch.largest, peak_moment=watch.peak_moment, peak_bytes=watch.peak_bytes
     )
@@ -188,12 +212,13 @@ def _fake_ranks(parallel: Parallel) -> Iterator[Any]:
         dist.destroy_process_group()
 
 
-def _make_states(network: Any, optimizer: Any) -> None:
+def _make_states(optimizer: Any) -> None:
     """Take a step before the one that counts, since AdamW makes its states at the first."""
     import torch
 
-    for parameter in network.parameters():
-        parameter.grad = torch.empty_like(parameter)
+    for group in optimizer.param_groups:
+        for parameter in group["params"]:
+            parameter.grad = torch.empty_like(parameter)
     optimizer.step()
     optimizer.zero_grad()
 
@@ -228,14 +253,12 @@ def _watch(network: Any, optimizer: Any, batch: list[Any]) -> Any:
     return watch
 
 
-def _name_moments(
-    network: Any, watch: Any, model: Model, mode: Mode, *, group: int, period: int
-) -> None:
+def _name_moments(network: Any, watch: Any, stretch: Callable[[int], Stretch]) -> None:
     """Tell the watch which layer is at work, in both directions."""
-    stretch = partial(_stretch, model, mode, group, period)
 
     def when_gradient(tensor: Any, moment: Moment) -> None:
-        tensor.register_hook(lambda _: setattr(watch, "moment", moment))
+        if tensor.requires_grad:  # else it has none
+            tensor.register_hook(lambda _: setattr(watch, "moment", moment))
 
     def before(number: int, inputs: Any) -> None:
         if watch.moment.phase is Phase.FORWARD:
@@ -246,7 +269,7 @@ def _name_moments(
     def after(number: int, output: Any) -> None:
         if watch.moment.phase is Phase.FORWARD and watch.moment.part is Part.LAYERS:
             when_gradient(output, Moment.of_layers(Phase.BACKWARD, stretch(number)))
-            if number == model.num_layers - 1:
+            if number == len(network.blocks) - 1:
                 watch.moment = Moment.LOSS_FORWARD
 
     for number, block in enumerate(network.blocks):
@@ -254,7 +277,9 @@ def _name_moments(
         block.register_forward_hook(lambda _, __, output, number=number: after(number, output))
 
 
-def _stretch(model: Model, mode: Mode, group: int, period: int, number: int) -> Stretch:
+def stretch_of(
+    model: Model, mode: Mode, number: int, *, group: int = 1, period: int = 1
+) -> Stretch:
     """The part of the stack in which the formulas have layer ``number``."""
     layers = model.num_layers
     dense = model.num_dense_layers

@@ -17,6 +17,7 @@ import pandas as pd
 from labkit.errors import BadValue, UsageError, not_among
 from labkit.kit.describe import checked
 from labkit.memory.jobs.batch import FORMULA, Batch
+from labkit.memory.jobs.modules import refuse_frozen
 from labkit.memory.jobs.parallel import Parallel
 from labkit.memory.jobs.recipe import Recipe
 from labkit.memory.jobs.states import COMPONENTS, is_sharded
@@ -100,7 +101,7 @@ def convention_terms(
         raise not_among("convention", convention, CONVENTIONS)
     given = parallel or Parallel(), recipe or Recipe.mixed_adam(), batch
     if convention != "torch":
-        given[1].refuse_adapter(convention)
+        refuse_frozen(model, given[1], convention)
     return tuple(CONVENTIONS[convention](model, *given))
 
 

@@ -192,11 +192,7 @@ class Estimate:
             notes.append(f"operators of the model's code: {meanings}")
         if "transformers" in job.model.source:
             notes.append(f"the model: {job.model.source}")
-        if not all(tensor.trained for tensor in job.model.layout):
-            notes.append(
-                "frozen parameters have no gradients and no optimizer states; what their layers"
-                " keep for the backward pass is counted as if they were trained"
-            )
+        notes += _frozen(job)
         notes += _adapted(job)
         lives = "there throughout a step" if job.gradients_stay else "made backward, then dropped"
         if recipe.gradient_buffer:
@@ -293,6 +289,31 @@ _SOURCE = {
 }
 
 
+def _frozen(job: Job) -> Iterator[str]:
+    """Sentences on frozen parameters, adapters apart."""
+    recipe = job.recipe
+    some = bool(recipe.trained) or not all(tensor.trained for tensor in job.model.layout)
+    if not some or recipe.adapter is not None:
+        return
+    trained = job.arguments.get("trained")
+    if trained is None:
+        yield (
+            "frozen parameters have no gradients and no optimizer states; what their layers keep"
+            " for the backward pass is counted as if they were trained"
+        )
+        return
+    count = job.held.trained.whole
+    yield (
+        f"{count:,} parameters are trained; frozen ones have no gradients and no optimizer states,"
+        " and layers keep only what a gradient above them needs: as torch's MemTracker has it"
+    )
+    layers = job.model.num_layers
+    if trained.deepest > 0:
+        below = "no layer has" if trained.deepest >= layers else f"layers from {trained.deepest} on"
+        have = "" if trained.deepest >= layers else " have"
+        yield f"{below}{have} a backward pass"
+
+
 def _adapted(job: Job) -> Iterator[str]:
     """Sentences on adapters and their base."""
     adapter = job.recipe.adapter
@@ -304,7 +325,13 @@ def _adapted(job: Job) -> Iterator[str]:
         f" parameters in {job.recipe.gradients}, all others frozen; peft's modules are checked"
         " against torch's MemTracker"
     )
-    yield "the embedding's output has no gradient: the first layer's base keeps nothing for it"
+    if adapter.saved:
+        yield (
+            f"trained copies of {', '.join(adapter.saved)} lie beside the frozen ones, in"
+            f" {job.recipe.parameters}"
+        )
+    if not job.arguments["trained"].ends & {"input", "embedding"}:
+        yield "the embedding's output has no gradient: the first layer's base keeps nothing for it"
     if adapter.packed:
         yield (
             "matrices of layers are in 4 bits as bitsandbytes lays them out, and made wide one at a"

@@ -123,7 +123,7 @@ def _always(held: Holding) -> tuple[Row, Any]:
         if state.place != "device":
             continue
         if state.component == "gradients":
-            gradients = state.num_bytes
+            gradients = gradients + state.num_bytes
             continue
         row[state.row] = row.get(state.row, 0) + state.num_bytes
     return row, gradients
@@ -159,9 +159,16 @@ def _happens(job: Job, moment: Moment) -> bool:
 
 def _step_temporaries(job: Job) -> Any:
     """Bytes that the optimizer allocates: Adam's roots, and gradients in the master's format."""
-    recipe = job.recipe
-    held = job.held.trained
-    if recipe.offload_optimizer != "device" or not held.tensors:
+    parts = [_temporaries(job, part) for part in job.held.updated]
+    if job.recipe.step == "foreach":
+        return sum(parts)
+    return max(parts, default=0)  # one tensor after the other
+
+
+def _temporaries(job: Job, held: Holding) -> Any:
+    """:func:`_step_temporaries` of what one recipe updates."""
+    recipe = held.recipe
+    if recipe.offload_optimizer != "device":
         return 0
     if recipe.step == "fused" and recipe.optimizer not in {"adafactor", "muon"}:
         return 0  # those two have no fused kernel

@@ -152,8 +152,9 @@ _ALL = (
     Framework(
         name="hf-trainer",
         recipe="bf16-autocast",
-        fields={"attention": "sdpa", "gpu": True, "step": "fused"},
-        source="transformers 5.23: training_args.py (adamw_torch_fused), trainer.py, loss_utils.py",
+        fields={"attention": "sdpa", "gpu": True, "step": "fused", "input_gradients": True},
+        source="transformers 5.23: training_args.py (adamw_torch_fused), trainer.py, loss_utils.py,"
+        " modeling_utils.py (enable_input_require_grads)",
     ),
 )
 FRAMEWORKS: dict[str, Framework] = {framework.name: framework for framework in _ALL}

@@ -74,6 +74,19 @@ class Passing:
         """Whether gradients are whole for a while only."""
         return self.job.parallel.zero >= 2 and self.shared
 
+    @cached_property
+    def updated(self) -> Passing:
+        """The part of it that has gradients, where some layers are known to have none."""
+        trained = self.job.arguments.get("trained")
+        if trained is None:
+            return self
+        part = Passing(self.job)
+        part.held = self.held.trained
+        part.whole = part.held.whole
+        if len(trained.layers) > 1:
+            part.layers = sum(bool(names) for names in trained.layers)
+        return part
+
     def size(self, *names: str) -> Size:
         """The size of the first of the named units that there is; of layers that of the largest."""
         for name in names:
@@ -208,16 +221,17 @@ class Passing:
         away = self.job.recipe.offload_gradients != "device"
         if moment.phase is not Phase.BACKWARD or not (away or self.reduces):
             return {"gradients": whole_bytes(total * share)}
-        head = self.size("head")
-        block = self.size("block")
-        layers = self._finished(moment) if finished is None else finished
+        part = self.updated
+        head = part.size("head")
+        block = part.size("block")
+        layers = part._finished(moment) if finished is None else finished
         after_head = moment.part is not Part.HEAD
         before = layers * block.whole + after_head * head.whole
-        computed = self.whole * share
-        whole = smaller(larger(computed - before, 0), block.whole + self.size("root", "head").whole)
+        computed = part.whole * share
+        whole = smaller(larger(computed - before, 0), block.whole + part.size("root", "head").whole)
         if not away:
             whole = self.only_shared(whole)
-        rest = larger(computed - before - whole, 0) / self.whole
+        rest = larger(computed - before - whole, 0) / part.whole
         kept = (layers * block.share + after_head * head.share) * self.job.recipe.gradient_bytes
         kept = smaller(kept + rest * total, total)
         bucket = self.job.parallel.zero == 2 and self.job.recipe.reduce_bucket_size

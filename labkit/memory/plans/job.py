@@ -12,13 +12,15 @@ from functools import cached_property, lru_cache
 from typing import Any
 
 from labkit.errors import BadValue, UsageError
-from labkit.memory.jobs.adapter import Adapter
 from labkit.memory.jobs.batch import Batch
+from labkit.memory.jobs.modules import resolved
 from labkit.memory.jobs.parallel import Parallel
 from labkit.memory.jobs.recipe import DTYPE_BYTES, Recipe
 from labkit.memory.jobs.states import Holding, rows_of
+from labkit.memory.jobs.trained import trained_of
 from labkit.memory.tape.mode import Mode, SequenceGather
 from labkit.memory.tape.sizes import Shape, shape_of
+from labkit.memory.tape.trained import Trained
 from labkit.models import Model
 
 
@@ -47,6 +49,7 @@ def mode_of(model: Model, recipe: Recipe, batch: Batch, gather: SequenceGather =
         logits_held=batch.logits_held,
         sequence_gather=gather,
         gpu=batch.gpu,
+        input_gradients=batch.input_gradients and batch.recompute != "none",
         dropout_mask_bytes=batch.dropout_mask_bytes,
     )
 
@@ -95,7 +98,9 @@ class Job:
         self.recipe.check_offload(self.parallel.zero)
         self.model.require_shapes()
         if self.recipe.adapter is not None:
-            self._check_adapter(self.recipe.adapter)
+            self.recipe.adapter.check(self.model)
+        if self.recipe.adapter is not None or self.recipe.trained:
+            self._check_frozen()
         if self.batch.partition_checkpoints:
             raise UsageError(
                 "partition_checkpoints must be False in the account tensor by tensor;"
@@ -117,23 +122,31 @@ class Job:
                 f"loss_chunks must be >= 2 for a chunked head, got {self.batch.loss_chunks}"
             )
 
-    def _check_adapter(self, adapter: Adapter) -> None:
-        """Refuse what the account does not know of adapters."""
-        adapter.check(self.model)
+    def _check_frozen(self) -> None:
+        """Refuse what the account does not know of frozen parameters."""
         parallel = self.parallel
+        what = "there is an adapter" if self.recipe.adapter else "only a part is trained"
+        if self.recipe.trained and self.model.layout:
+            raise UsageError(
+                f"trained must be empty for {self.model.name}, a module that was measured: it says"
+                " itself what is trained, by requires_grad"
+            )
         for name in ("tp", "pp", "cp", "ep"):
             if (degree := getattr(parallel, name)) > 1:
-                raise BadValue(f"{name} must be 1 where there is an adapter, got {degree}")
+                raise BadValue(f"{name} must be 1 where {what}, got {degree}")
         if parallel.zero == 3:
             raise BadValue(
-                "zero must be <= 2 where there is an adapter, got 3: how a frozen base is gathered"
-                " is not known"
+                f"zero must be <= 2 where {what}, got 3: how frozen parameters are gathered is not"
+                " known"
             )
         if self.batch.loss == "fused":
             raise BadValue(
-                "loss must not be fused where there is an adapter: its kernel makes the gradient of"
-                " the head's matrix"
+                f"loss must not be fused where {what}: its kernel makes the gradient of the head's"
+                " matrix"
             )
+        trained = self.trained
+        if "layers" in self.numbers and trained is not None and len(trained.layers) > 1:
+            raise UsageError(f"num_layers must be a number, not an axis, where {what}")
 
     @cached_property
     def mode(self) -> Mode:
@@ -206,10 +219,17 @@ class Job:
         return not recipe.autocast and recipe.compute_bytes != recipe.parameter_bytes
 
     @cached_property
+    def trained(self) -> Trained | None:
+        """What is trained; None where all is, or where it is not known of the layers."""
+        return trained_of(self.model, self.recipe.adapter, self.recipe.trained)
+
+    @cached_property
     def held(self) -> Holding:
         """The states that the rank holds."""
         return Holding(
-            tensors=rows_of(self.model, self.parallel, self.device, self.recipe.adapter),
+            tensors=rows_of(
+                self.model, self.parallel, self.device, self.recipe.adapter, self.trained
+            ),
             parallel=self.parallel,
             recipe=self.recipe,
             dp=self.numbers.get("dp", self.parallel.dp),
@@ -245,11 +265,15 @@ class Job:
         } | self._adapted()
 
     def _adapted(self) -> dict[str, Any]:
-        """What the tape takes of adapters; nothing where there are none."""
+        """What the tape takes of what is trained; nothing where all is."""
         adapter = self.recipe.adapter
+        trained = self.trained if self.parallel.zero < 3 else None
+        if trained is not None and self.mode.input_gradients:
+            trained = replace(trained, ends=trained.ends | {"input"})
+        chosen: dict[str, Any] = {} if trained is None else {"trained": trained}
         if adapter is None:
-            return {}
-        return {
+            return chosen
+        return chosen | {
             "rank": adapter.rank,
             "adapted": adapter.targets,
             "adapter_bytes": int(DTYPE_BYTES[self.recipe.gradients]),
@@ -277,6 +301,7 @@ def jobs(
     Raises:
         UsageError: as :meth:`Job.check` does.
     """
+    model, recipe = resolved(model, recipe)
     chosen = devices(parallel, model) if rank is None else (rank,)
     for device in chosen:
         job = Job(

@@ -27,6 +27,7 @@ from labkit.errors import BadValue, not_among
 from labkit.hardware import Link, link
 from labkit.kit.describe import Count, NonNegative, Positive, checked, description
 from labkit.memory.jobs.batch import Batch
+from labkit.memory.jobs.modules import refuse_frozen
 from labkit.memory.jobs.parallel import Parallel
 from labkit.memory.jobs.recipe import Recipe
 from labkit.memory.jobs.traffic import Collective
@@ -187,7 +188,7 @@ def throughput(plan: Plan, cluster: Cluster) -> StepTime:
             f" got {getattr(model, 'name', model)}, {batch}, pp = {parallel.pp}"
         )
     model.require_shapes()
-    plan.recipe.refuse_adapter("throughput")
+    refuse_frozen(model, plan.recipe, "throughput")
     looked_up = (model.positions + (0 if model.tied else model.vocab)) * model.hidden
     attention = 4 * batch.seq * model.heads * model.head_dim * model.num_layers
     forward = 2 * (model.num_params - looked_up) + attention

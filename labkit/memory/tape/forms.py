@@ -7,6 +7,7 @@ remains are coefficients, and those points that no other exceeds whatever the si
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterable
 from functools import lru_cache
 from typing import Any, NamedTuple
 
@@ -15,9 +16,11 @@ from numpy.typing import NDArray
 
 from labkit.memory.tape import tape as tapes
 from labkit.memory.tape.network import Program
-from labkit.memory.tape.shadow import Shadow
+from labkit.memory.tape.shadow import Shadow, run_multiplicities
 from labkit.memory.tape.sizes import MIXED, Numbers, Shape, num_dense, units
 from labkit.memory.tape.step import ON_TAPE, Moment
+from labkit.memory.tape.tape import Tensor
+from labkit.memory.tape.trained import runs
 
 _TIMES = len(tapes.MULTIPLICITIES)
 
@@ -37,6 +40,18 @@ def _basis(a: int, b: int) -> NDArray[np.int64]:
 
 # Units, by place in labkit.memory.tape.tape.UNITS, and how many (or bytes) of each.
 Amount = tuple[tuple[int, int], ...]
+
+
+class Part(NamedTuple):
+    """Parameters of an end of the model or of a layer, in order, each with its bytes an element.
+
+    ``experts``: whether the layer has them; None outside the layers. ``times``: the multiplicity of
+    the layer; None for as many as the model has of its kind.
+    """
+
+    amounts: tuple[tuple[Amount, int], ...]
+    experts: bool | None = None
+    times: int | None = None
 
 
 class Kept(NamedTuple):
@@ -69,6 +84,9 @@ def points(program: Program) -> Points:
     """Run the step on a tape and keep, moment by moment, what nothing else exceeds for sure."""
     recorded = Shadow(program).step().points()
     basis = _basis(2, 1) if program.structure == "nested" else _basis(1, -1)
+    if program.structure == "runs":  # each multiplicity is a number of its own, and at least 1
+        basis = np.eye(_TIMES, dtype=np.int64)
+        basis[0, tapes.CHUNKS] = -2
     moment: list[int] = []
     kept: list[NDArray[np.int64]] = []
     for number, name in enumerate(ON_TAPE):
@@ -110,21 +128,33 @@ def kept(program: Program) -> tuple[Kept, ...]:
 
 
 @lru_cache(maxsize=256)
-def parameters(program: Program, *, frozen: bool = False) -> tuple[tuple[Amount, ...], ...]:
+def parameters(program: Program, *, frozen: bool = False) -> tuple[Part, ...]:
     """Elements of each trained tensor in order, or of each ``frozen`` one, a layer's experts
     stacked.
 
-    There are four lists: tensors before the layers, of one layer with an MLP, of one with experts,
-    and after the layers.
+    There are four parts: tensors before the layers, of one layer with an MLP, of one with experts,
+    and after the layers. Where layers differ in what is trained, there is one for each layer of the
+    program in place of the two.
     """
     net = Shadow(program)
     net.run_forward()
-    kinds = {block.place.experts: block.parameters for group, _ in net.segments for block in group}
-    blocks = (kinds.get(experts, {}).values() for experts in (False, True))
-    ends = [net.token, net.position], [*net.norm, None if program.tied else net.output]
-    parts = ends[0], *blocks, ends[1]
-    chosen = [[p for p in part if p is not None and p.frozen == frozen] for part in parts]
-    return tuple(tuple(_amount(p.elements) for p in part) for part in chosen)
+    blocks = [block for group, _ in net.segments for block in group]
+    inner: list[tuple[Any, ...]]
+    if program.trained is None or len(program.trained.layers) == 1:
+        kinds = {block.place.experts: block.parameters for block in blocks}
+        inner = [(kinds.get(experts, {}), experts, None) for experts in (False, True)]
+    else:
+        inner = [(b.parameters, b.place.experts, b.place.multiplicity) for b in blocks]
+
+    def part(tensors: Iterable[Tensor | None], *rest: Any) -> Part:
+        chosen = [p for p in tensors if p is not None and p.frozen == frozen]
+        return Part(tuple((_amount(p.elements), p.width) for p in chosen), *rest)
+
+    return (
+        part([net.token, net.position]),
+        *(part(tensors.values(), *rest) for tensors, *rest in inner),
+        part([*net.norm, None if program.tied else net.output]),
+    )
 
 
 def _amount(counts: tapes.Counts) -> Amount:
@@ -168,10 +198,21 @@ def multiplicities(shape: Shape, numbers: Numbers, program: Program) -> list[Any
         return [1, periods - 2, size - 3, layers % size - 1, (periods - 2) * (size - 1), chunks]
     if structure == "listed":
         return [1, 0, 0, 0, 0, chunks]
+    if structure == "runs":
+        return [1, *_between_ends(program), chunks]
     if program.stack == MIXED:
         dense = num_dense(shape)
         return [1, layers - dense - 2, dense - 2, 0, 0, chunks]
     return [1, layers - 2, 0, 0, 0, chunks]
+
+
+def _between_ends(program: Program) -> list[int]:
+    """How many layers lie between the ends of each run that has a multiplicity, by that."""
+    assert program.trained is not None
+    of = run_multiplicities(program)
+    lengths = {r.start: r.end - r.start for r in runs(program.trained, program.layers[0])}
+    by_multiplicity = {of[start]: lengths[start] - 3 for start in of}
+    return [by_multiplicity.get(number, 0) for number in range(1, _TIMES - 1)]
 
 
 def columns_of(table: Points, program: Program, shape: Shape, numbers: Numbers) -> list[Any]:

@@ -44,6 +44,7 @@ class Mode:
             attention written out always does so.
         mask_added: attention written out adds one mask that all layers share, instead of one
             boolean mask a layer that is kept. ``softmax_fp32``: its softmax runs in fp32.
+        input_gradients: the embedding's output asks for a gradient, though the embedding is frozen.
         sequence_gather: :attr:`~labkit.memory.jobs.parallel.Parallel.sp_gather`.
         dropout_mask_bytes: of the embedding, of attention's scores where they exist, after
             attention and after the MLP.
@@ -62,6 +63,7 @@ class Mode:
     logits_held: LogitsHeld = "none"
     sequence_gather: SequenceGather = "again"
     gpu: bool = False
+    input_gradients: bool = False
     dropout_mask_bytes: MaskBytes = 0
 
     @property

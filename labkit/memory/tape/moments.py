@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from labkit.errors import BadValue, UsageError
 from labkit.memory.tape import tape as tapes
-from labkit.memory.tape.forms import Points, columns_of, parameters, points
+from labkit.memory.tape.forms import Points, columns_of, multiplicities, parameters, points
 from labkit.memory.tape.mode import FP32, INT64, Mode
 from labkit.memory.tape.network import Program
 from labkit.memory.tape.sizes import (
@@ -37,6 +37,7 @@ from labkit.memory.tape.sizes import (
     units,
 )
 from labkit.memory.tape.step import ON_TAPE, Moment
+from labkit.memory.tape.trained import Trained
 
 # Choices of a shape that are a program's under the same name.
 _CHOICES = ("mlp", "qkv_bias", "out_bias", "mlp_bias", "fused_qkv", "qk_norm", "tied")
@@ -69,8 +70,15 @@ def _program(shape: Shape, mode: Mode, numbers: Numbers, *, batched: bool) -> Pr
                 " (1 is recompute='full')"
             )
         structure = "periodic"
-    if kinds == MIXED and structure != "flat":
+    trained = numbers.trained
+    if trained is None and numbers.adapted:
+        trained = Trained(layers=(frozenset({"adapters"}),))
+    varied = trained is not None and len(trained.layers) > 1
+    if (kinds == MIXED or varied) and structure != "flat":
         structure = "listed"
+        fixed = _fixed(shape, mode, numbers)
+    elif varied:
+        structure = "runs"
         fixed = _fixed(shape, mode, numbers)
     return Program(
         mode=mode,
@@ -84,6 +92,7 @@ def _program(shape: Shape, mode: Mode, numbers: Numbers, *, batched: bool) -> Pr
         grouped=_choice("kv_heads < heads", shape.kv_heads < shape.heads),
         batched=batched,
         sequence_parallel=numbers.sequence_parallel and not _all(numbers.tp == 1),
+        trained=trained,
         adapted=numbers.adapted,
         adapter_width=numbers.adapter_bytes,
         adapter_dropout=numbers.adapter_dropout,
@@ -96,15 +105,19 @@ def _program(shape: Shape, mode: Mode, numbers: Numbers, *, batched: bool) -> Pr
 def _fixed(shape: Shape, mode: Mode, numbers: Numbers) -> dict[str, Any]:
     """The counts of a program that has its layers one by one.
 
-    That is how it is where dense layers and layers with experts are recomputed in groups, or every
-    so many of them.
+    That is how it is where layers that differ are recomputed in groups, or every so many of them,
+    and where some layers are trained and others frozen.
     """
     repeat = numbers.group if mode.recompute == "full" else numbers.period
     dense = num_dense(shape)
     if np.ndim(repeat) or np.ndim(shape.num_layers) or np.ndim(dense):
         raise UsageError(
             "num_layers and the recomputed groups or periods must be numbers, not arrays, where"
-            " dense layers come before layers with experts"
+            " dense layers come before layers with experts, or some layers are frozen"
+        )
+    if numbers.trained is not None and len(numbers.trained.layers) not in {1, shape.num_layers}:
+        raise UsageError(
+            f"trained must speak of {shape.num_layers} layers, got {len(numbers.trained.layers)}"
         )
     return {"layers": (int(dense), int(shape.num_layers - dense)), "repeat": int(repeat)}
 
@@ -134,32 +147,62 @@ def held(shape: Shape, mode: Mode, numbers: Numbers) -> dict[str, Any]:
         buffers = buffers + 2 * mode.compute_bytes * numbers.seq * turned
     if mode.attention == "eager" and mode.mask_added:
         buffers = buffers + width * numbers.seq**2
-    count = over_layers(shape, tensors(shape, mode, numbers), sum)
-    size = width * count
-    if numbers.adapted:
+    size = trained_bytes(shape, mode, numbers)
+    if numbers.trained is not None or numbers.adapted:
         base = over_layers(shape, tensors(shape, mode, numbers, frozen=True), sum)
-        size = width * base + numbers.adapter_bytes * count
+        size = width * base + size
     return {"parameters": size, "buffers and inputs": buffers}
 
 
-def tensors(shape: Shape, mode: Mode, numbers: Numbers, *, frozen: bool = False) -> list[list[Any]]:
-    """Elements of each trained tensor in order, or of each ``frozen`` one, in four lists.
+Sizes = list[tuple[Any, list[Any]]]
 
-    They are those before the layers, of one layer with an MLP, of one with experts (stacked), and
-    after the layers. A router's correction is not among them: it is kept with the buffers.
+
+def tensors(shape: Shape, mode: Mode, numbers: Numbers, *, frozen: bool = False) -> Sizes:
+    """Elements of each trained tensor in order, or of each ``frozen`` one, part by part.
+
+    Parts are what comes before the layers, one layer with an MLP, one with experts (stacked), and
+    what comes after the layers; or, where layers differ in what is trained, each run's layers. With
+    each part comes how often it is there. A router's correction is not among the tensors: it is
+    kept with the buffers.
     """
+    return [
+        (times, [size for size, _ in part]) for times, part in _parts(shape, mode, numbers, frozen)
+    ]
+
+
+def trained_bytes(shape: Shape, mode: Mode, numbers: Numbers) -> Any:
+    """Bytes of all trained tensors, which are those of their gradients: adapters have a format of
+    their own.
+    """
+    parts = _parts(shape, mode, numbers, False)
+    return sum(times * sum(size * width for size, width in part) for times, part in parts)
+
+
+def _parts(
+    shape: Shape, mode: Mode, numbers: Numbers, frozen: bool
+) -> list[tuple[Any, list[tuple[Any, int]]]]:
+    """How often each part is there, and its tensors' elements and bytes an element."""
     value = units(shape, numbers, mode)
-    forms = parameters(_program(shape, mode, numbers, batched=False), frozen=frozen)
-    return [[sum(n * value[place] for place, n in form) for form in part] for part in forms]
+    program = _program(shape, mode, numbers, batched=False)
+    dense = num_dense(shape)
+    of_kind = {None: 1, False: dense, True: shape.num_layers - dense}
+    found = []
+    for part in parameters(program, frozen=frozen):
+        times = of_kind[part.experts]
+        if part.times is not None:
+            times = multiplicities(shape, numbers, program)[part.times]
+        sizes = [
+            (sum(n * value[place] for place, n in form), width) for form, width in part.amounts
+        ]
+        found.append((times, sizes))
+    return found
 
 
-def over_layers(shape: Shape, parts: list[list[Any]], of: Callable[[list[Any]], Any]) -> Any:
+def over_layers(shape: Shape, parts: Sizes, of: Callable[[list[Any]], Any]) -> Any:
     """What ``of`` (``sum``, ``len``) says of all tensors of a network, given :func:`tensors`'s
-    lists.
+    parts.
     """
-    first, dense, routed, last = map(of, parts)
-    number = num_dense(shape)
-    return first + number * dense + (shape.num_layers - number) * routed + last
+    return sum(times * of(sizes) for times, sizes in parts)
 
 
 def for_loop_temporaries(shape: Shape, mode: Mode, numbers: Numbers) -> Any:
@@ -168,12 +211,10 @@ def for_loop_temporaries(shape: Shape, mode: Mode, numbers: Numbers) -> Any:
     Two of a tensor live beside the previous tensor's. A step over all tensors at once has the root
     of every variance; in one kernel there is none.
     """
-    first, dense, routed, last = tensors(shape, mode, numbers)
-    # Of each kind two layers: one shows what follows the other.
-    layers = 2 * dense if np.any(num_dense(shape) > 0) else []
-    if np.any(shape.num_layers > num_dense(shape)):
-        layers = [*layers, *2 * routed]
-    pairs = [2 * late + early for early, late in pairwise([0, *first, *layers, *last])]
+    # Of each part two: one shows what follows the other.
+    parts = [(times, sizes) for times, sizes in tensors(shape, mode, numbers) if np.any(times > 0)]
+    sizes = [size for times, part in parts for size in part * (2 if np.any(times > 1) else 1)]
+    pairs = [2 * late + early for early, late in pairwise([0, *sizes])]
     return mode.stream_bytes * np.maximum.reduce(np.broadcast_arrays(*pairs))
 
 
@@ -203,11 +244,7 @@ def moments(shape: Shape, mode: Mode, **sizes: Any) -> dict[Moment, dict[str, An
     }
     held_on = {"none": 0, "compute": mode.compute_bytes, "fp32": FP32}[mode.logits_held]
     logits = held_on * numbers.micro_batch * numbers.seq * over(shape.vocab, numbers.tp)
-    # Gradients are as wide as parameters.
-    gradients = there["parameters"]
-    if numbers.adapted:
-        trained = over_layers(shape, tensors(shape, mode, numbers), sum)
-        gradients = numbers.adapter_bytes * trained
+    gradients = trained_bytes(shape, mode, numbers)  # they are as wide as what is trained
     at_step = (logits, gradients, 0, 0)
     by_moment[Moment.STEP] = {**there, **dict(zip(tapes.CATEGORIES, at_step, strict=True))}
     return by_moment

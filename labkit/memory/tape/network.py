@@ -17,6 +17,7 @@ from labkit.memory.tape.operators import Linear
 from labkit.memory.tape.sizes import DENSE
 from labkit.memory.tape.special_operators import SpecialOperators
 from labkit.memory.tape.tape import Tape, Tensor, call, count, unit
+from labkit.memory.tape.trained import Trained
 
 OPERANDS = "query, key, value"
 MASKED = "dropout mask and output"
@@ -31,8 +32,10 @@ class Program:
     alike (``"flat"``), in groups recomputed together (``"nested"``), or every so many one that is
     recomputed (``"periodic"``); or one by one (``"listed"``), where ``layers`` with an MLP and with
     experts and ``repeat`` (of the recomputation) are fixed. ``stack``: which kinds there are.
-    ``adapted``: the projections that have adapters, all else is frozen; those have elements of
-    ``adapter_width`` bytes, and dropout or not; ``packed``: frozen matrices of layers have 4 bits.
+    ``trained``: what is not frozen, None where all is trained. Where layers differ in it, structure
+    ``"runs"`` has each run of like layers, and ``layers`` are fixed. ``adapted``: the projections
+    that have adapters, of ``adapter_width`` bytes an element, with dropout or not; ``packed``:
+    frozen matrices of layers have 4 bits.
     """
 
     mode: Mode
@@ -55,6 +58,7 @@ class Program:
     layers: tuple[int, int] = (0, 0)
     repeat: int = 1
     sequence_parallel: bool = False
+    trained: Trained | None = None
     adapted: tuple[str, ...] = ()
     adapter_width: int = FP32
     adapter_dropout: bool = False
@@ -72,13 +76,14 @@ class Network:
         self.width = BF16 if self.mode.dtype == "bf16" else FP32
         self.llama = program.mlp == "swiglu"
 
-    def parameter(self, *names: str) -> Tensor:
-        """A parameter with as many elements as these units have together.
-
-        Where there are adapters it is frozen.
-        """
-        frozen = bool(self.program.adapted)
+    def parameter(self, *names: str, frozen: bool = False) -> Tensor:
+        """A parameter with as many elements as these units have together."""
         return self.tape.parameter(count(**Counter(names)), self.width, frozen=frozen)
+
+    def end(self, part: str, *names: str) -> Tensor:
+        """A parameter outside the layers, of a part that is trained or not."""
+        trained = self.program.trained
+        return self.parameter(*names, frozen=trained is not None and part not in trained.ends)
 
     def adapter(self, *names: str) -> Tensor:
         """A matrix of an adapter, with as many elements as these units have together."""

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 from labkit.memory.tape.mode import BF16, BOOL, FP32
 from labkit.memory.tape.tape import CACHED, Backward, Counts, Size, Tape, Tensor, call, unit
@@ -66,12 +67,14 @@ class Operators:
     ) -> list[Tensor]:
         """Run one operator: make its node, keep what it saves, allocate its outputs.
 
-        Where nobody wants the gradient of any input there is no node, and nothing is kept.
+        Where nobody wants the gradient of any input there is no node, and nothing is kept for one;
+        a checkpoint that keeps outputs of this kind keeps this one too.
         """
         tape = self.tape
         tape.need(*inputs, *saves)
         if inputs and all(x is None or x.frozen for x in inputs):
-            results = tape.together(*outputs, beside=(*inputs, *saves))
+            run = partial(tape.together, *outputs, beside=(*inputs, *saves))
+            results = [result.view() for result in tape.kept_outputs(kind, run)]
             for result in results:
                 result.frozen = True
             return results

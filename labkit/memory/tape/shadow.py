@@ -14,11 +14,26 @@ from labkit.memory.tape.shadow_blocks import Block, Place
 from labkit.memory.tape.sizes import EXPERTS, MIXED
 from labkit.memory.tape.step import Moment, Phase, Stretch
 from labkit.memory.tape.tape import Tape, Tensor, call, unit
+from labkit.memory.tape.trained import Trained
+from labkit.memory.tape.trained import runs as trained_runs
 
 
 def every_second_product(kind: str, number: int) -> bool:
     """torchtitan's choice of what selective checkpointing keeps besides a layer's input."""
     return kind == ATTENTION or (kind == MATRIX_PRODUCT and number % 2 == 1)
+
+
+RUNS = (tapes.GROUPS, tapes.INNER, tapes.INNER_LAST, tapes.GROUPS_INNER)
+"""Multiplicities of the layers between the ends of a run; of further runs each layer is listed."""
+
+
+def run_multiplicities(program: Program) -> dict[int, int]:
+    """The multiplicity of what lies between a run's ends, by where it starts: the longest runs'."""
+    assert program.trained is not None
+    found = trained_runs(program.trained, program.layers[0])
+    longest = sorted(found, key=lambda run: run.start - run.end)
+    pairs = zip(longest, RUNS, strict=False)
+    return {run.start: number for run, number in pairs if run.end - run.start > 3}
 
 
 class Shadow(Network):
@@ -27,13 +42,13 @@ class Shadow(Network):
     def __init__(self, program: Program) -> None:
         super().__init__(program)
         self.phase = Phase.FORWARD
-        self.token = self.parameter("h·v")
-        self.position = self.parameter("h·p") if program.positions else None
+        self.token = self.end("embedding", "h·v")
+        self.position = self.end("position", "h·p") if program.positions else None
         self.segments = [
             ([Block(self, place) for place in places], whole) for places, whole in self._segments()
         ]
-        self.norm = [self.parameter("h") for _ in range(1 if self.llama else 2)]
-        self.output = self.token if program.tied else self.parameter("h·v")
+        self.norm = [self.end("norm", "h") for _ in range(1 if self.llama else 2)]
+        self.output = self.token if program.tied else self.end("head", "h·v")
 
     def _segments(self) -> list[tuple[list[Place], bool]]:
         """The layers in order, in stretches that keep one input each where the flag is set."""
@@ -42,8 +57,16 @@ class Shadow(Network):
             "nested": self._nested,
             "periodic": self._periodic,
             "listed": self._listed,
+            "runs": self._runs,
         }
         segments = run[self.program.structure]()
+        trained = self.program.trained
+        if trained is not None and len(trained.layers) == 1:
+            (names,) = trained.layers
+            segments = [
+                ([place._replace(trained=names) for place in group], flag)
+                for group, flag in segments
+            ]
         if self.program.stack != EXPERTS:
             return segments
         return [
@@ -71,11 +94,45 @@ class Shadow(Network):
         """Every layer for itself, as where two kinds of layers lie in what repeats."""
         dense, rest = self.program.layers
         every = [Place(Stretch.FIRST)] * dense + [Place(Stretch.LAST, experts=True)] * rest
+        trained = self.program.trained
+        if trained is not None and len(trained.layers) > 1:
+            every = [
+                Place(self.depth_of(number), experts=number >= dense, trained=names)
+                for number, names in enumerate(trained.layers)
+            ]
         repeat = self.program.repeat
         if self.mode.recompute == "full":
             starts = range(0, len(every), repeat)
             return [(every[start : start + repeat], True) for start in starts]
         return [([place], not number % repeat) for number, place in enumerate(every, start=1)]
+
+    def depth_of(self, number: int) -> Stretch:
+        """The name of a layer where some are frozen; those recomputed together have one."""
+        trained = self.program.trained
+        assert trained is not None
+        grouped = self.program.structure == "listed" and self.mode.recompute == "full"
+        return trained.stretch(number, self.program.repeat if grouped else 1)
+
+    def _runs(self) -> list[tuple[list[Place], bool]]:
+        """Runs of layers of which the same is trained: the first two, those between, the last.
+
+        The second is not like the first where nobody asks for a gradient of the first one's input.
+        """
+        trained = self.program.trained
+        assert trained is not None
+        full = self.mode.recompute in {"full", "operators"}
+        places: list[Place] = []
+        multiplicities = run_multiplicities(self.program)
+        for run in trained_runs(trained, self.program.layers[0]):
+            like = Place(Stretch.MIDDLE, experts=run.experts, trained=run.names)
+            between = multiplicities.get(run.start)
+            ends = range(run.start, run.end)
+            before, after = (list(ends), []) if between is None else (ends[:2], ends[-1:])
+            places += [like._replace(stretch=self.depth_of(n)) for n in before]
+            if between is not None:
+                places.append(like._replace(multiplicity=between))
+            places += [like._replace(stretch=self.depth_of(n)) for n in after]
+        return [([place], full) for place in places]
 
     def _nested(self) -> list[tuple[list[Place], bool]]:
         """Layers recomputed in groups: a first one, those between, the last full one, the last."""
@@ -146,7 +203,10 @@ class Shadow(Network):
     def forward(self) -> Tensor:
         """Embed the tokens, run the layers, and compute the loss."""
         ids = Tensor(None, unit("b·s"), INT64)
-        x = self.scattered(self.ops.embedding(ids, self.token, self.all_tokens))
+        x = self.ops.embedding(ids, self.token, self.all_tokens)
+        if x.frozen and "input" in (self.program.trained or Trained()).ends:
+            x = self.tape.leaf(x)
+        x = self.scattered(x)
         if self.position is not None:
             numbers = self.tape.new(unit("s"), INT64, x)
             self.tape.named("position numbers", numbers)
@@ -187,8 +247,8 @@ class Shadow(Network):
         for block in group:
             self.enter(block, x)
             x = block.forward(x)
-            assert x.node is not None
-            x.node.hook = lambda grad, block=block: self.enter(block, grad)
+            if x.node is not None:  # frozen layers on a frozen stream have no gradient
+                x.node.hook = lambda grad, block=block: self.enter(block, grad)
         return x
 
     @call

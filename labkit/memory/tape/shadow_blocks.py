@@ -16,6 +16,7 @@ from labkit.memory.tape.network import Network
 from labkit.memory.tape.operators import Linear
 from labkit.memory.tape.step import Stretch
 from labkit.memory.tape.tape import INDEX, ONE, Tensor, call, unit
+from labkit.memory.tape.trained import Names, is_trained
 
 INPUT = "projection input"
 ADAPTED = {
@@ -34,11 +35,14 @@ ADAPTED = {
 
 
 class Place(NamedTuple):
-    """Where a layer stands in the stack, how often it stands for itself, whether it has experts."""
+    """Where a layer stands in the stack, how often it stands for itself, whether it has experts,
+    and what of it is trained (None: all).
+    """
 
     stretch: Stretch
     multiplicity: int = ONE
     experts: bool = False
+    trained: Names | None = None
 
 
 class Block:
@@ -54,7 +58,8 @@ class Block:
     def parameter(self, name: str, *units: str) -> Tensor:
         """The parameter of that name, with as many elements as these units have together."""
         if name not in self.parameters:
-            self.parameters[name] = self.net.parameter(*units)
+            frozen = not is_trained(name, self.place.trained)
+            self.parameters[name] = self.net.parameter(*units, frozen=frozen)
         return self.parameters[name]
 
     def linear(self, name: str, inner: str, width: str, *, bias: bool) -> Linear:
@@ -71,7 +76,8 @@ class Block:
         """The layer with its adapter where it has one, and in 4 bits where the base is."""
         program = self.net.program
         layer.weight.packed = program.packed
-        if ADAPTED.get(name) not in program.adapted:
+        there = "adapters" in (self.place.trained or ())
+        if not there or ADAPTED.get(name) not in program.adapted:
             return layer
         for part, units in {"A": [inner], "B": widths}.items():
             key = f"{name}, {part}"

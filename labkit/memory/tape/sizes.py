@@ -15,6 +15,7 @@ import numpy as np
 from labkit.errors import UsageError
 from labkit.memory.tape.mode import FP32, Mode
 from labkit.memory.tape.tape import UNITS
+from labkit.memory.tape.trained import Trained
 from labkit.models import Model
 
 Shape = Any
@@ -35,8 +36,9 @@ _NONE = dict.fromkeys((letter for unit in _LETTERS for letter in unit), 0)
 class Numbers:
     """The sizes of a step that are numbers; each may be an array. See :func:`moments`.
 
-    The last five, which are no arrays, say which projections have adapters, of which ``rank`` and
-    of how many bytes an element, whether with dropout, and whether the base is in 4 bits.
+    The last six, which are no arrays, say what is trained (None: all), which projections have
+    adapters, of which ``rank`` and of how many bytes an element, whether with dropout, and whether
+    the base is in 4 bits.
     """
 
     seq: Any
@@ -47,6 +49,7 @@ class Numbers:
     tp: Any = 1
     ep: Any = 1
     sequence_parallel: bool = False
+    trained: Trained | None = None
     rank: int = 0
     adapted: tuple[str, ...] = ()
     adapter_bytes: int = FP32

@@ -165,6 +165,7 @@ class SpecialOperators(Operators):
     def scatter_add(self, start: Tensor, numbers: Tensor, x: Tensor) -> Tensor:
         """``start`` plus the rows of x at their tokens; the start's gradient is the sum's own."""
         learns = start.node is not None
+        start.frozen = not learns  # else zeros that nobody wants a gradient of
         size = x.size
 
         def backward(grads: list[Tensor], saved: list[Tensor]) -> list[Tensor | None]:

@@ -282,6 +282,19 @@ class Tape:
 
         return Tensor(None, elements, width, Node(LAST_SEQUENCE, [], accumulate, 1))
 
+    def leaf(self, x: Tensor) -> Tensor:
+        """``x`` as a tensor that asks for a gradient by itself.
+
+        The graph holds both until the training loop drops the loss.
+        """
+
+        def accumulate(grads: list[Tensor], _: list[Tensor]) -> list[Tensor | None]:
+            self.held.append(grads[0])
+            return []
+
+        self.held.append(x)
+        return Tensor(x.storage, x.elements, x.width, Node(LAST_SEQUENCE, [], accumulate, 1))
+
     def node(self, backward: Backward, *inputs: Tensor | None, outputs: int = 1) -> Node:
         """A node whose gradients go to ``inputs``, in that order."""
         self.sequence += 1
@@ -370,14 +383,19 @@ class Tape:
             self.casts = {} if cast else None
             function(*(tensor.view() for tensor in inputs))
 
+        new = [tensor.storage for tensor in inputs if tensor.storage not in self.saved]
         for tensor in inputs:
             self._log_saved(tensor)
         before = self.recording
-        self.recording = Checkpoint(inputs, rerun, keeps)
+        checkpoint = self.recording = Checkpoint(inputs, rerun, keeps)
         try:
             return function(*inputs)
         finally:
             self.recording = before
+            if not checkpoint.number:  # no node wants anything: the inputs are not kept either
+                kept = [part.storage for results in checkpoint.results for part in results]
+                for storage in filter(None, (*new, *kept)):
+                    self.saved.pop(storage, None)
 
     def backward(self, loss: Tensor) -> None:
         """Run the graph behind ``loss``; the loop holds loss and gradient to the end."""

@@ -1,0 +1,110 @@
+"""A module that says itself what is trained: adapters beside its base, or frozen parameters."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from functools import lru_cache
+
+from labkit.errors import BadValue
+from labkit.memory.jobs.adapter import TARGETS, Adapter
+from labkit.memory.jobs.recipe import Recipe
+from labkit.memory.jobs.trained import tape_name
+from labkit.memory.tape.shadow_blocks import ADAPTED
+from labkit.models import Model, TensorShape
+from labkit.models.tensors import by_unit
+
+_MATRIX = re.compile(r"(?P<path>.*)\.lora_(?P<half>[AB])\.(?P<set>[^.]+)\.weight")
+
+
+@lru_cache(maxsize=64)
+def resolved(model: Model, recipe: Recipe) -> tuple[Model, Recipe]:
+    """The base and the recipe of a module with adapters: as if the recipe had said them.
+
+    Of a recipe's own adapter only ``base`` counts then; any other field must be the module's, or
+    the default.
+
+    Raises:
+        UsageError: the module has something beside its base that the account does not know.
+    """
+    beside = [tensor for tensor in model.layout if tensor.is_beside]
+    if not beside:
+        return model, recipe
+    model.require_shapes()
+    found = _adapter_in(model, beside)
+    given = recipe.adapter or Adapter()
+    if replace(given, base="stored") not in {Adapter(), found}:
+        raise BadValue(
+            f"adapter must be None, or as the module {model.name} has it, {found}; got {given}"
+        )
+    return replace(model, layout=()), replace(recipe, adapter=replace(found, base=given.base))
+
+
+def refuse_frozen(model: Model | int, recipe: Recipe, what: str) -> None:
+    """Refuse frozen parameters where they would be ignored: a recipe's, or a module's own.
+
+    Args:
+        what: what knows none, as a sentence's subject.
+
+    Raises:
+        BadValue: there are some.
+    """
+    layout = model.layout if isinstance(model, Model) else ()
+    if not all(tensor.trained for tensor in layout):
+        raise BadValue(
+            f"model must have no frozen parameters, as {getattr(model, 'name', model)} has: {what}"
+            " takes every parameter as trained; the account by moments (a Model with a Batch) knows"
+            " them"
+        )
+    recipe.refuse_adapter(what)
+
+
+def _adapter_in(model: Model, beside: list[TensorShape]) -> Adapter:
+    """The adapter that a module has."""
+    if trained := [t.name for t in model.layout if t.trained and not t.is_beside]:
+        raise BadValue(
+            f"{model.name}: a base with adapters must be frozen, but for copies (modules_to_save):"
+            f" {trained[0]} is trained"
+        )
+    saved = [t.role for t in beside if ".modules_to_save." in t.name]
+    if unknown := [role for role in saved if role not in {"embedding", "head"}]:
+        raise BadValue(
+            f"{model.name}: modules_to_save must be the embedding or the head, got a copy of a part"
+            f" that is {unknown[0]}"
+        )
+    ranks: set[int] = set()
+    dropouts: set[bool] = set()
+    targets: dict[str, set[str]] = {}
+    for tensor in beside:
+        if ".modules_to_save." in tensor.name:
+            continue
+        said = _MATRIX.fullmatch(tensor.name)
+        name = said and tape_name(f"{said['path']}.weight", model)
+        if said is None or name not in ADAPTED or not tensor.trained:
+            raise BadValue(
+                f"{model.name}: what is beside the base must be LoRA's two matrices of projections"
+                f" of a layer, trained; got {tensor.name}{'' if tensor.trained else ', frozen'}"
+            )
+        if said["half"] == "A":
+            ranks.add(tensor.shape[0])
+        dropouts.add(tensor.dropout)
+        chosen = targets.setdefault(tensor.unit, set())
+        chosen.add(f"{ADAPTED[name]} {said['half']} {said['set']}")
+    every = {frozenset(chosen) for chosen in targets.values()}
+    if len(ranks) != 1 or len(dropouts) != 1 or len(every) != 1:
+        raise BadValue(
+            f"{model.name}: adapters must have one rank, one dropout and the same targets in every"
+            f" layer that has any; ranks are {sorted(ranks)}"
+        )
+    names = {text.partition(" ")[0] for text in next(iter(every))}
+    if 2 * len(names) != len(next(iter(every))):
+        raise BadValue(f"{model.name}: each projection must have one adapter, got several sets")
+    order = list(by_unit(t for t in model.layout if t.unit != "root"))
+    layers = tuple(number for number, unit in enumerate(order) if unit in targets)
+    return Adapter(
+        rank=ranks.pop(),
+        targets=tuple(target for target in TARGETS if target in names),  # type: ignore[misc]
+        dropout=dropouts.pop(),
+        layers=None if len(layers) == model.num_layers else layers,
+        saved=tuple(end for end in ("embedding", "head") if end in saved),
+    )
