@@ -61,6 +61,7 @@ def examples() -> Mapping[str, Mapping[str, Any]]:
         "Chain.read": {"path": kinds.file("chain.csv", TABLE)},
         "Chain.scaled": {"batch": 0.5},
         "Draft": {"name": "small", "batch": 2, "size": 8},
+        "Draft.of_tokens": {"name": "small", "batch": 2, "length": 8},
         "Fabric": {"levels": (LEVEL,)},
         "Fabric.flat": {"count": 3, "bandwidth_bytes_per_s": 1e9, "latency_s": 0.0},
         "Fabric.machines": {
@@ -116,7 +117,9 @@ def examples() -> Mapping[str, Mapping[str, Any]]:
             "tolerance": 1e-6,
         },
         "layout_name": {"layout": (2, 1, 1, 1)},
+        "layout_name:copies": {"layout": (2, 1, 1, 1, 2)},
         "network": {"name": "alexnet", "batch": 2},
+        "network:gpt": {"name": "gpt2-124m", "batch": 2, "length": 8, "num_layers": 1},
         "split": {
             "network": ALEXNET,
             "fabric": FABRIC,
@@ -124,6 +127,7 @@ def examples() -> Mapping[str, Mapping[str, Any]]:
             "axes": ("sample", "channel"),
             "element_bytes": 4,
             "operator_s": {"conv1": 0.1},
+            "copies": False,
         },
         "figure_layers": {"chain": CHAIN, "plans": {"best": PLAN}, "title": "a"},
         "figure_plans": {"plans": {"best": PLAN}, "title": "a"},
