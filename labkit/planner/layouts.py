@@ -376,6 +376,11 @@ def _exchanges_s(
     return seconds
 
 
+def _places(layout: Layout) -> np.ndarray:
+    """The device of each part and copy; an axis a number of the layout, and one of copies."""
+    return np.arange(prod(layout)).reshape(*layout[: len(AXES)], _copies(layout))
+
+
 def _ring_bytes(members: np.ndarray, num_bytes: float, sizes: np.ndarray) -> np.ndarray:
     """Bytes on each level of a ring whose members send so much each; shape (levels,)."""
     carried = np.zeros(len(sizes) - 1)
@@ -396,6 +401,7 @@ class Layouts:
         operator_s: seconds of an operator on one device, forward and backward, instead of what its
             operations take; by name, measured ones for instance.
         copies: whether several devices may hold the same part.
+        allowed: layouts of operators, by name, instead of all that there are.
     """
 
     network: Network
@@ -405,6 +411,7 @@ class Layouts:
     element_bytes: int = 4
     operator_s: Mapping[str, float] = field(default_factory=dict)
     copies: bool = False
+    allowed: Mapping[str, tuple[Layout, ...]] = field(default_factory=dict)
     _tables: dict[object, np.ndarray] = field(default_factory=dict, repr=False)
 
     @cached_property
@@ -412,7 +419,8 @@ class Layouts:
         """The layouts of each operator."""
         devices = self.fabric.num_devices
         return {
-            operator.name: layouts(operator, devices, axes=self.axes, copies=self.copies)
+            operator.name: self.allowed.get(operator.name)
+            or layouts(operator, devices, axes=self.axes, copies=self.copies)
             for operator in self.network.operators
         }
 
@@ -559,46 +567,71 @@ class Layouts:
         """
         carried = np.zeros(len(self.fabric.levels))
         for source, reader in self.network.edges:
-            copies = _copies(self.layout(source, plan[source]))
-            returned, rings = self.returned_bytes(source, reader, plan)
-            moved = self.moved_bytes(source, reader, plan) + returned
-            for sender, receiver in np.argwhere(moved):
-                level = _level(sender, receiver, self._sizes)
-                carried[level] += moved[sender, receiver]
-            for first in np.flatnonzero(rings):
-                members = np.arange(first, first + copies)
-                carried += _ring_bytes(members, rings[first], self._sizes)
+            carried += self._edge_bytes(source, reader, plan)
         for operator in self.network.operators:
-            carried += self._rings_of(operator, self.layout(operator.name, plan[operator.name]))
+            layout = self.layout(operator.name, plan[operator.name])
+            members = _places(layout).reshape(-1, _copies(layout))
+            carried += self._rings_bytes(members, self.summed_bytes(operator, layout))
+        return carried + self.gradient_level_bytes(plan)
+
+    def gradient_level_bytes(self, plan: Mapping[str, str]) -> np.ndarray:
+        """Those of :meth:`level_bytes` that are gradients of weights."""
+        carried = np.zeros(len(self.fabric.levels))
+        for operator in self.network.operators:
+            layout = self.layout(operator.name, plan[operator.name])
+            by_weights = np.moveaxis(_places(layout), (1, 4), (0, 1))
+            members = by_weights.reshape(layout[1] * _copies(layout), -1)
+            carried += self._rings_bytes(members, self.gradient_bytes(operator, layout))
         return carried
 
-    def _rings_of(self, operator: Operator, layout: Layout) -> np.ndarray:
-        """Bytes on each level of an operator's own rings: of sums, and of gradients."""
-        devices = prod(layout)
-        place = np.arange(devices).reshape(*layout[:4], _copies(layout))
+    def _rings_bytes(self, rings: np.ndarray, num_bytes: float) -> np.ndarray:
+        """Bytes on each level of rings, one a row, whose members send so much each."""
         carried = np.zeros(len(self.fabric.levels))
-        if summed := self.summed_bytes(operator, layout):
-            for members in place.reshape(-1, _copies(layout)):
-                carried += _ring_bytes(members, summed, self._sizes)
-        if num_bytes := self.gradient_bytes(operator, layout):
-            replicas = np.moveaxis(place, (1, 4), (0, 1)).reshape(layout[1] * _copies(layout), -1)
-            for members in replicas:
+        if num_bytes:
+            for members in rings:
                 carried += _ring_bytes(members, num_bytes, self._sizes)
+        return carried
+
+    def _edge_bytes(self, source: str, reader: str, plan: Mapping[str, str]) -> np.ndarray:
+        """Bytes of an edge on each level, forward and back."""
+        carried = np.zeros(len(self.fabric.levels))
+        copies = _copies(self.layout(source, plan[source]))
+        returned, rings = self.returned_bytes(source, reader, plan)
+        moved = self.moved_bytes(source, reader, plan) + returned
+        for sender, receiver in np.argwhere(moved):
+            level = _level(sender, receiver, self._sizes)
+            carried[level] += moved[sender, receiver]
+        for first in np.flatnonzero(rings):
+            members = np.arange(first, first + copies)
+            carried += _ring_bytes(members, rings[first], self._sizes)
         return carried
 
     def transfers_s(self, source: str, reader: str) -> np.ndarray:
         """Seconds of an edge, forward and back, by both layouts; shape (layouts, layouts)."""
+        return self._exchanges(source, reader)
+
+    def transfer_s(self, source: str, reader: str, plan: Mapping[str, str]) -> float:
+        """Seconds of an edge, forward and back, in a plan."""
+        return float(self._exchanges(source, reader, plan)[0, 0])
+
+    def _exchanges(
+        self, source: str, reader: str, plan: Mapping[str, str] | None = None
+    ) -> np.ndarray:
+        """Seconds of an edge by both layouts, or of a plan's two layouts alone."""
         shapes = [
             (o.kind, tuple(o.output.values()), o.window, o.stride, o.padding, o.depth, o.heads)
             for o in (self.network.by_name[source], self.network.by_name[reader])
         ]
         place = self._offset(source, reader)
-        key = (*shapes, place)
+        ways = [self.choices[source], self.choices[reader]]
+        if plan is not None:
+            ways = [(self.layout(name, plan[name]),) for name in (source, reader)]
+        key = (*shapes, place, plan and tuple(ways))
         if key not in self._tables:
             self._tables[key] = _exchanges_s(
-                *self._boxes_of(source, reader),
-                np.array([_copies(layout) for layout in self.choices[source]]),
-                np.array([self._alike(reader, layout) for layout in self.choices[reader]]),
+                *self._boxes_of(source, reader, plan),
+                np.array([_copies(layout) for layout in ways[0]]),
+                np.array([self._alike(reader, layout) for layout in ways[1]]),
                 float(self.element_bytes),
                 self._sizes,
                 self.fabric.latencies_s,
@@ -616,7 +649,15 @@ class Layouts:
 
     def layout(self, operator: str, name: str) -> Layout:
         """The layout of an operator that has that name."""
-        return self.choices[operator][self.problem.choices[operator].index(name)]
+        return self._by_name[operator][name]
+
+    @cached_property
+    def _by_name(self) -> dict[str, dict[str, Layout]]:
+        """The layouts of each operator, by their names."""
+        return {
+            operator: {layout_name(layout): layout for layout in ways}
+            for operator, ways in self.choices.items()
+        }
 
     def same(self, convolutions: Layout, dense: Layout | None = None) -> dict[str, str]:
         """A plan by kind: one layout for dense operators, one for all others.
@@ -686,10 +727,7 @@ class Layouts:
             transfers_s = 0.0
             transferred = 0.0
             for source in operator.inputs:
-                edge = self.problem.edge_costs[source, operator.name]
-                row = self.problem.choices[source].index(plan[source])
-                column = self.problem.choices[operator.name].index(plan[operator.name])
-                transfers_s += float(edge[row, column])
+                transfers_s += self.transfer_s(source, operator.name, plan)
                 copies = _copies(self.layout(source, plan[source]))
                 returned, rings = self.returned_bytes(source, operator.name, plan)
                 transferred += float(self.moved_bytes(source, operator.name, plan).sum())

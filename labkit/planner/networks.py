@@ -15,7 +15,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from math import prod
-from typing import TYPE_CHECKING, Literal, get_args
+from typing import TYPE_CHECKING, Annotated, Literal, get_args
+
+from annotated_types import Ge, Le
 
 from labkit.errors import BadValue, UsageError, not_among
 from labkit.kit.describe import Count, Whole, checked
@@ -45,6 +47,8 @@ Kind = Literal[
 SUMMED: tuple[Kind, ...] = ("embedding", "linear")
 """Operators whose sum over their depth may be divided among devices, which then add up parts."""
 ATTENTION: tuple[Kind, ...] = ("scores", "softmax", "context")
+NumBlocks = Annotated[int, Ge(1), Le(200)]
+"""Blocks of a transformer: each is a dozen operators, with a table for each pair of neighbours."""
 _FUSED = 3
 """Queries, keys and values, which one projection makes."""
 
@@ -598,7 +602,11 @@ NAMES = tuple(_NETWORKS)
 
 @checked
 def network(
-    name: str, *, batch: Count, length: Count | None = None, num_layers: Count | None = None
+    name: str,
+    *,
+    batch: Count,
+    length: Count | None = None,
+    num_layers: NumBlocks | None = None,
 ) -> Network:
     """A network by its name: alexnet, vgg16, resnet50, inception3, or a GPT of data/models.yaml.
 

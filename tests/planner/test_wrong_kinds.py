@@ -177,6 +177,10 @@ ROOM = kinds.Room(
         for method in ("add", "concat", "convolution", "dense", "network", "pool")
     }
     | {
+        f"Draft.{method}": "the same; tests/planner/test_transformers.py tries them"
+        for method in ("attention", "block", "embedding", "linear", "norm", "pointwise")
+    }
+    | {
         f"{moves}.{method}": "searches call it, which look at the plan that they are given"
         for moves in ("ChoiceMoves", "TimelineMoves")
         for method in ("changes", "cost", "price", "propose")
