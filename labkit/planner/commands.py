@@ -325,3 +325,61 @@ def split(
         },
         csv=table,
     )
+
+
+@commands.add(
+    examples=[
+        "labkit planner lineup gpt2-124m -d 8 --inside 4 --batch 16 --length 256",
+        "labkit planner lineup gpt3-1.3b -d 16 --inside 8 --bandwidth 12.5GB "
+        "--inside-bandwidth 150GB --batch 64 --tflops 50 --memory 32GiB",
+    ]
+)
+def lineup(
+    network: Annotated[
+        str,
+        argument("A GPT of data/models.yaml.", metavar="MODEL", complete=transformer_names),
+    ],
+    devices: Devices,
+    *,
+    batch: Annotated[int, option("Sequences of an iteration.", panel="Step")] = 64,
+    tflops: Annotated[
+        float, option("TFLOP/s that a device sustains.", panel="Step", metavar="X")
+    ] = 50.0,
+    length: Annotated[int, option("Tokens of a sequence.", panel="Step")] = 1024,
+    memory: Annotated[
+        str, option("What a device has, such as 16GB.", panel="Devices", metavar="BYTES")
+    ] = "32GiB",
+) -> Report:
+    """What the planners of thirteen papers choose for one transformer, all priced alike."""
+    job = planner.Job(
+        model=network,
+        batch=batch,
+        length=length,
+        fabric=devices.fabric,
+        flops_per_s=tflops * 1e12,
+        memory_bytes=byte_counts("--memory", memory)[0],
+    )
+    start = process_time()
+    table = planner.lineup(job)
+    took = process_time() - start
+    columns = {
+        "method": "method",
+        "plan": "plan",
+        "iteration_s": "iteration",
+        "inside_machines_bytes": "inside machines",
+        "between_machines_bytes": "between machines",
+        "device_memory_bytes": "memory of a device",
+        "fits": "fits",
+    }
+    return Report(
+        title=f"{network} on {devices.devices} devices, {batch} sequences of {length} tokens",
+        lead="Seconds of an iteration, its bytes on links, and what the fullest device holds. Each "
+        "method searches what its paper does, in one price for all.",
+        facts=[
+            ("bound_s", float(table["bound_s"].iloc[0]), "all operations on all devices alone"),
+            ("planned in_s", took, "all methods"),
+        ],
+        tables=[Sheet(table=table, columns=columns, wide=("plan",))],
+        data={"command": "lineup", "plans": records(table)},
+        csv=table,
+    )

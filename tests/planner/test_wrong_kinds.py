@@ -23,6 +23,16 @@ FABRIC = planner.Fabric(levels=(LEVEL,))
 PLAN = planner.plan(CHAIN, FABRIC)
 MANY = planner.Fabric.flat(10**9, bandwidth_bytes_per_s=1e9)
 ALEXNET = planner.network("alexnet", batch=2)
+MACHINES = planner.Fabric.machines(2, 2, inside_bytes_per_s=1e10, between_bytes_per_s=1e9)
+JOB = {
+    "model": "gpt2-124m",
+    "batch": 4,
+    "length": 8,
+    "fabric": MACHINES,
+    "flops_per_s": 1e12,
+    "memory_bytes": 1e10,
+    "num_layers": 2,
+}
 PROBLEM = planner.Problem(
     choices={"a": ("x", "y"), "b": ("x",)},
     node_costs={"a": np.array([1.0, 2.0]), "b": np.array([1.0])},
@@ -116,6 +126,8 @@ def examples() -> Mapping[str, Mapping[str, Any]]:
             "memory_bytes": 1e3,
             "tolerance": 1e-6,
         },
+        "Job": JOB,
+        "lineup": {"job": planner.Job(**JOB), "methods": ("Whale",)},
         "layout_name": {"layout": (2, 1, 1, 1)},
         "layout_name:copies": {"layout": (2, 1, 1, 1, 2)},
         "network": {"name": "alexnet", "batch": 2},

@@ -6,6 +6,7 @@ none yet gives its five lines alone, and says so.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -28,13 +29,14 @@ QUANTITIES = {
     "collectives": "traffic_s",
     "energy": "energy_j",
     "memory": "states_bytes",
-    "parallelism": "gpu_flops_per_s",
+    "parallelism": "iteration_s",
 }
 """What a family's papers are about, as a shared measure; its figure shows it first."""
 MOST_MEASURES = 2
 """Measures of an input that are drawn."""
 SIDE_BY_SIDE = 4
 """Up to so many papers are columns of the table of their five lines, more are its rows."""
+_UNIT = re.compile(r"\(([^()]+)\)$")
 _CLAIMS = {
     "paper_key": "paper",
     "statement": "claim",
@@ -144,11 +146,17 @@ def _claims(judged: Sequence[Mapping[str, Any]]) -> Sheet:
 
 
 def _shared(records: Sequence[Mapping[str, Any]]) -> list[Sheet]:
-    """A table an input: a row a method and the notebooks that ran it, a column a measure."""
+    """A table an input: a row a method and the notebooks that ran it, a column a measure.
+
+    The input that most methods ran on comes first.
+    """
     import pandas as pd
 
     sheets = []
-    for name in dict.fromkeys(record["input"] for record in records):
+    methods: dict[str, set[str]] = {}
+    for record in records:
+        methods.setdefault(record["input"], set()).add(record["method"])
+    for name in sorted(methods, key=lambda name: -len(methods[name])):
         rows = pd.DataFrame([record for record in records if record["input"] == name])
         table = rows.pivot_table(
             index=["method", "paper"], columns="measure", values="value", sort=False, aggfunc="last"
@@ -212,8 +220,15 @@ def _range_in_words(methods: pd.DataFrame, measure: str) -> str:
     if len(values) < 2:
         return ""
     ends = (min(values, key=values.__getitem__), max(values, key=values.__getitem__))
-    least, most = (f"{method} ({formatted(measure, values[method])})" for method in ends)
+    least, most = (f"{method} ({_said(measure, values[method])})" for method in ends)
     return f"Least: {least}; most: {most}."
+
+
+def _said(measure: str, value: float) -> str:
+    """A value with its unit, also where the measure's name has that in brackets."""
+    words = formatted(measure, value)
+    unit = _UNIT.search(measure)
+    return f"{words} {unit[1]}" if unit and words else words
 
 
 def _bars(methods: pd.DataFrame, measure: str) -> Any:
@@ -224,7 +239,7 @@ def _bars(methods: pd.DataFrame, measure: str) -> Any:
 
     limit = methods["method"].eq("bound")
     bars = methods[~limit].dropna(subset=[measure])
-    texts = [formatted(measure, value) for value in bars[measure]]
+    texts = [_said(measure, value) for value in bars[measure]]
     look = {"orientation": "h", "marker_color": PALETTE["ours"], "textposition": "auto"}
     figure = go.Figure(go.Bar(x=bars[measure], y=bars["method"], text=texts, **look))
     bounds = methods.loc[limit, measure].dropna()
