@@ -214,6 +214,15 @@ def test_a_figure_says_who_has_least_and_who_most_in_one_order(root: Path) -> No
     assert list(energy.data[0].text) == ["7,300 J", "6,200 J", "5,700 J"]
 
 
+def test_a_figure_says_units_that_a_measure_has_in_brackets(root: Path) -> None:
+    table = pd.DataFrame({"64 KiB (µs)": [2.0, 4.5, 3.0]}, index=MEASURES.index)
+    shares_an_input(root, table)
+    ((_, words, figure),) = comparison.compare(root, ["alpha", "beta"]).figures()
+    least, most = (table.index[place] for place in (0, 1))
+    assert words == f"Least: {least} (2 µs); most: {most} (4.5 µs)."
+    assert list(figure.data[0].text) == ["4.5 µs", "3 µs", "2 µs"]
+
+
 def test_quantities_are_measures_that_families_share() -> None:
     paths = notebooks.paths(project_root())
     shown: dict[str, set[str]] = {}
