@@ -44,9 +44,10 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from labkit.errors import BadValue, UsageError
+from labkit.errors import BadValue, UsageError, not_among
 from labkit.kit.describe import Count, Positive, checked, description
 from labkit.kit.fabric import Fabric
+from labkit.models import Model
 from labkit.planner.chain import Chain
 from labkit.planner.choosers import CHOOSERS
 from labkit.planner.layouts import Layouts, split
@@ -62,6 +63,7 @@ if TYPE_CHECKING:
 _STATE_BYTES = 16
 """Of a parameter: weight and gradient in two bytes each, and a copy and two moments in four."""
 _PASSES = 3
+_FEWEST_BLOCKS = 4
 _MOVES = 150
 """Plans that Aceso's descent prices from each of its first plans."""
 
@@ -125,7 +127,9 @@ class Job:
         num_layers: blocks; None for all of the model's.
 
     Raises:
-        BadValue: the fabric has not two levels, or a machine or their number is no power of two.
+        BadValue: the fabric has not two levels, a machine or their number is no power of two, or
+            there are fewer than four blocks.
+        UsageError: planner.network knows no such transformer.
     """
 
     model: str
@@ -143,10 +147,14 @@ class Job:
                 f"planner.Job: fabric has levels of {counts} units; two levels are valid, machines "
                 "and their devices, and powers of two of each"
             )
-        if self.model not in transformer_names():
-            raise UsageError(
-                f"planner.Job: model {self.model!r} is no transformer that planner.network knows; "
-                f"there are: {', '.join(transformer_names())}"
+        known = transformer_names()
+        if self.model not in known:
+            raise not_among("model", self.model, known)
+        blocks = self.num_layers or Model.preset(self.model).num_layers
+        if blocks < _FEWEST_BLOCKS:
+            raise BadValue(
+                f"planner.Job: num_layers is {blocks}; {_FEWEST_BLOCKS} or more are valid, so that "
+                "two stand between the first and the last"
             )
 
 
@@ -631,7 +639,7 @@ def lineup(job: Job, *, methods: Sequence[str] | None = None) -> pd.DataFrame:
     rows = []
     for name in methods or known:
         if name not in known:
-            raise UsageError(f"planner.lineup: no method {name!r}; there are: {', '.join(known)}")
+            raise not_among("methods: method", name, known)
         plan, price = line.fitting(known[name]())
         (inside_bytes, between_bytes) = line.link_bytes(plan)
         rows.append(

@@ -227,7 +227,7 @@ def test_a_bar_that_would_flatten_all_others_is_cut(root: Path) -> None:
     shares_an_input(root, MEASURES.assign(energy_j=[2.0, 60.0, 3.0])[["energy_j"]])
     ((_, _, figure),) = comparison.compare(root, ["alpha", "beta"]).figures()
     assert tuple(figure.layout.xaxis.range) == pytest.approx((0, 3.9))
-    assert figure.layout.xaxis.title.text.endswith("the longest bar is cut")
+    assert figure.layout.xaxis.title.text.endswith("longest cut")
     assert list(figure.data[0].textposition) == ["inside", "auto", "auto"]
 
 

@@ -71,14 +71,16 @@ def test_what_does_not_fit_is_said() -> None:
     table = planner.lineup(small, methods=["data parallelism (Horovod)"])
     assert not table["fits"].any()
     assert math.isfinite(table["iteration_s"].iloc[0])
-    with pytest.raises(UsageError, match="no method 'Horovod'; there are: data parallelism"):
+    with pytest.raises(UsageError, match="method 'Horovod'"):
         planner.lineup(JOB, methods=["Horovod"])
 
 
 def test_jobs_are_of_transformers_on_machines() -> None:
     with pytest.raises(BadValue, match="two levels are valid"):
         replace(JOB, fabric=planner.Fabric.flat(8, bandwidth_bytes_per_s=1e9))
-    with pytest.raises(UsageError, match="'vgg16' is no transformer"):
+    with pytest.raises(BadValue, match="num_layers is 3; 4 or more are valid"):
+        replace(JOB, num_layers=3)
+    with pytest.raises(UsageError, match="no model 'vgg16'"):
         replace(JOB, model="vgg16")
 
 

@@ -31,7 +31,7 @@ JOB = {
     "fabric": MACHINES,
     "flops_per_s": 1e12,
     "memory_bytes": 1e10,
-    "num_layers": 2,
+    "num_layers": 4,
 }
 PROBLEM = planner.Problem(
     choices={"a": ("x", "y"), "b": ("x",)},

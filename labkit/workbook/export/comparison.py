@@ -269,7 +269,7 @@ def _bars(methods: pd.DataFrame, measure: str) -> Any:
     what = f"{heading(measure)}{'; dashed: what none can beat' if len(bounds) else ''}"
     if "inside" in places:
         figure.update_xaxes(range=[0, ends_at])
-        what += "; the longest bar is cut"
+        what += "; longest cut"
     return finish(figure, x=what, height=130 + 34 * len(bars))
 
 
