@@ -141,7 +141,7 @@ def test_a_ring_takes_as_long_as_the_program_of_collectives(kind: Any, num_ranks
         source="",
     )
     fabric = collectives.Fabric.flat(num_ranks, bandwidth_bytes_per_s=1e10, latency_s=3e-6)
-    ring = collectives.program("ring", num_ranks, 8e6, op=kind)
+    ring = collectives.program("ring", num_ranks, 8_000_000, op=kind)
     cost = collectives.cost(ring, fabric)
     assert one.time_s(link, link) == pytest.approx(cost.time_s)
     assert one.sent_bytes == pytest.approx(cost.busiest_bytes)
