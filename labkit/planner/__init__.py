@@ -14,6 +14,7 @@ _HOMES = {  # where each public name comes from; modules are loaded with the fir
     "choices": ("Problem", "choose", "relax"),
     "figures": ("figure_layers", "figure_plans"),
     "layouts": ("layout_name", "split"),
+    "lineup": ("Job", "lineup"),
     "meshes": ("StageTable", "place"),
     "moves": ("ChoiceMoves", "TimelineMoves", "descend", "walk"),
     "networks": ("Draft", "network"),

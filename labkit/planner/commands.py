@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from time import process_time
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, cast, get_args
 
@@ -13,7 +15,7 @@ from labkit.kit.report import Report, Sheet, records, standin_banner
 from labkit.planner.chain import NamedChain, open_chain, short_names
 from labkit.planner.costing import COSTINGS, CostingName
 from labkit.planner.layouts import Layouts
-from labkit.planner.networks import NAMES
+from labkit.planner.networks import NAMES, transformer_names
 from labkit.planner.plans import Objective, Plan
 
 if TYPE_CHECKING:
@@ -208,6 +210,10 @@ def compare(
     )
 
 
+def _networks() -> list[str]:
+    return [*NAMES, *transformer_names()]
+
+
 def _stretches(parts: pd.DataFrame) -> pd.DataFrame:
     """Operators one after the other that are split alike, as one row."""
     parts = parts[parts["kind"] != "input"]
@@ -229,15 +235,25 @@ def _stretches(parts: pd.DataFrame) -> pd.DataFrame:
 def _rivals(layouts: Layouts) -> dict[str, float]:
     """Seconds of a step with one layout for all operators, and with one more for dense ones.
 
-    A batch that has too few samples for all devices knows neither.
+    Of a transformer also Megatron-LM's layouts, in groups of each size. A
+    batch that has too few samples for all devices knows some of them only.
     """
     devices = layouts.fabric.num_devices
     samples = (devices, 1, 1, 1)
     channels = (1, devices, 1, 1)
+    plans: dict[str, Callable[[], dict[str, str]]] = {
+        "data parallel": partial(layouts.same, samples),
+        "dense layers by channels": partial(layouts.same, samples, channels),
+    }
+    groups = range(2, devices + 1) if layouts.network.is_transformer else ()
+    for ways in groups:
+        if devices % ways == 0:
+            named = f"columns, then rows, in groups of {ways}"
+            plans[named] = partial(layouts.columns_then_rows, ways, devices // ways)
     rivals = {}
-    for name, dense in (("data parallel", None), ("dense layers by channels", channels)):
+    for name, plan in plans.items():
         try:
-            rivals[name] = layouts.problem.cost(layouts.same(samples, dense))
+            rivals[name] = layouts.problem.cost(plan())
         except BadValue:
             continue
     return rivals
@@ -247,20 +263,33 @@ def _rivals(layouts: Layouts) -> dict[str, float]:
     examples=[
         "labkit planner split alexnet -d 4 --batch 128",
         "labkit planner split vgg16 -d 16 --batch 512 --tflops 8 --inside 4",
+        "labkit planner split gpt2-124m -d 4 --batch 8 --bandwidth 150GB --tflops 50",
     ]
 )
 def split(
-    network: Annotated[str, argument(f"A network: {', '.join(NAMES)}.", metavar="NETWORK")],
+    network: Annotated[
+        str,
+        argument(
+            f"A network: {', '.join(NAMES)}, or a GPT of data/models.yaml.",
+            metavar="NETWORK",
+            complete=_networks,
+        ),
+    ],
     devices: Devices,
     *,
     batch: Annotated[int, option("Samples of a step, on all devices.", panel="Step")] = 256,
     tflops: Annotated[
         float, option("TFLOP/s that a device sustains.", panel="Step", metavar="X")
     ] = 5.0,
+    length: Annotated[
+        int | None, option("Tokens of a sequence, of a transformer.", panel="Step")
+    ] = None,
 ) -> Report:
     """How each operator is split over the devices: the best layouts, and what nothing can beat."""
     layouts = planner.split(
-        planner.network(network, batch=batch), devices.fabric, flops_per_s=tflops * 1e12
+        planner.network(network, batch=batch, length=length),
+        devices.fabric,
+        flops_per_s=tflops * 1e12,
     )
     start = process_time()
     best = planner.choose(layouts.problem)
@@ -294,5 +323,63 @@ def split(
             "layouts": dict(best.plan),
             "stretches": records(table),
         },
+        csv=table,
+    )
+
+
+@commands.add(
+    examples=[
+        "labkit planner lineup gpt2-124m -d 8 --inside 4 --batch 16 --length 256",
+        "labkit planner lineup gpt3-1.3b -d 16 --inside 8 --bandwidth 12.5GB "
+        "--inside-bandwidth 150GB --batch 64 --tflops 50 --memory 32GiB",
+    ]
+)
+def lineup(
+    network: Annotated[
+        str,
+        argument("A GPT of data/models.yaml.", metavar="MODEL", complete=transformer_names),
+    ],
+    devices: Devices,
+    *,
+    batch: Annotated[int, option("Sequences of an iteration.", panel="Step")] = 64,
+    tflops: Annotated[
+        float, option("TFLOP/s that a device sustains.", panel="Step", metavar="X")
+    ] = 50.0,
+    length: Annotated[int, option("Tokens of a sequence.", panel="Step")] = 1024,
+    memory: Annotated[
+        str, option("What a device has, such as 16GB.", panel="Devices", metavar="BYTES")
+    ] = "32GiB",
+) -> Report:
+    """What the planners of thirteen papers choose for one transformer, all priced alike."""
+    job = planner.Job(
+        model=network,
+        batch=batch,
+        length=length,
+        fabric=devices.fabric,
+        flops_per_s=tflops * 1e12,
+        memory_bytes=byte_counts("--memory", memory)[0],
+    )
+    start = process_time()
+    table = planner.lineup(job)
+    took = process_time() - start
+    columns = {
+        "method": "method",
+        "plan": "plan",
+        "iteration_s": "iteration",
+        "inside_machines_bytes": "inside machines",
+        "between_machines_bytes": "between machines",
+        "device_memory_bytes": "memory of a device",
+        "fits": "fits",
+    }
+    return Report(
+        title=f"{network} on {devices.devices} devices, {batch} sequences of {length} tokens",
+        lead="Seconds of an iteration, its bytes on links, and what the fullest device holds. Each "
+        "method searches what its paper does, in one price for all.",
+        facts=[
+            ("bound_s", float(table["bound_s"].iloc[0]), "all operations on all devices alone"),
+            ("planned in_s", took, "all methods"),
+        ],
+        tables=[Sheet(table=table, columns=columns, wide=("plan",))],
+        data={"command": "lineup", "plans": records(table)},
         csv=table,
     )

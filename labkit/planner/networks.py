@@ -2,25 +2,55 @@
 
 An operator's output has four axes: ``sample``, ``channel``, ``height``, ``width``. Shapes are those
 of the models' published definitions; a multiplication and an addition count as two operations.
+
+A transformer's samples are sequences, and its ``height`` the places of one. What a place has is its
+``channel``; of attention's scores these are the heads, and ``width`` the places that are attended
+to. The projection to queries, keys and values makes them head by head (as Megatron-LM stores them),
+so that a cut of its channels is a cut of the heads.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from math import prod
-from typing import TYPE_CHECKING, Literal, get_args
+from typing import TYPE_CHECKING, Annotated, Literal, get_args
 
-from labkit.errors import BadValue, not_among
+from annotated_types import Ge, Le
+
+from labkit.errors import BadValue, UsageError, not_among
 from labkit.kit.describe import Count, Whole, checked
 
 if TYPE_CHECKING:
     import pandas as pd
 
+    from labkit.models import Model
+
 Axis = Literal["sample", "channel", "height", "width"]
 AXES: tuple[Axis, ...] = get_args(Axis)
-Kind = Literal["input", "convolution", "pool", "dense", "add", "concat"]
+Kind = Literal[
+    "input",
+    "convolution",
+    "pool",
+    "dense",
+    "add",
+    "concat",
+    "embedding",
+    "linear",
+    "norm",
+    "pointwise",
+    "scores",
+    "softmax",
+    "context",
+]
+SUMMED: tuple[Kind, ...] = ("embedding", "linear")
+"""Operators whose sum over their depth may be divided among devices, which then add up parts."""
+ATTENTION: tuple[Kind, ...] = ("scores", "softmax", "context")
+NumBlocks = Annotated[int, Ge(1), Le(200)]
+"""Blocks of a transformer: each is a dozen operators, with a table for each pair of neighbours."""
+_FUSED = 3
+"""Queries, keys and values, which one projection makes."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,14 +59,20 @@ class Operator:
 
     Attributes:
         name: unique in its network.
-        kind: what it does. An ``add`` sums its inputs, a ``concat`` joins their channels.
+        kind: what it does. An ``add`` sums its inputs, a ``concat`` joins their channels; a
+            ``linear`` operator is dense at each place, a ``norm`` needs all channels of a place;
+            ``scores`` multiply queries with keys, a ``context`` multiplies their ``softmax`` with
+            values.
         inputs: names of the operators whose outputs it reads.
         output: size of each axis of what it makes.
-        depth: channels of its input that each output number reads, for convolutions; numbers of
-            its input, for dense operators.
+        depth: channels of its input that each output number reads, for convolutions and linear
+            operators; numbers of its input, for dense operators; of an embedding its rows, of
+            scores the channels of a head, of a context the places that are attended to.
         window: (height, width) of what it reads around a place.
         stride: of its window.
         padding: (height, width) of zeros around its input.
+        heads: of attention.
+        bias: whether each output channel has one, of operators with weights.
     """
 
     name: str
@@ -47,6 +83,8 @@ class Operator:
     window: tuple[int, int] = (1, 1)
     stride: int = 1
     padding: tuple[int, int] = (0, 0)
+    heads: int = 0
+    bias: bool = True
 
     @property
     def num_outputs(self) -> int:
@@ -55,10 +93,17 @@ class Operator:
 
     @property
     def weights(self) -> int:
-        """Trained numbers: a window of ``depth`` for each output channel, and its bias."""
-        if self.kind not in ("convolution", "dense"):
+        """Trained numbers: a window of ``depth`` for each output channel, and its bias.
+
+        A norm has a scale and a bias for each channel, an embedding ``depth`` rows without bias.
+        """
+        if self.kind == "norm":
+            return 2 * self.output["channel"]
+        if self.kind == "embedding":
+            return self.output["channel"] * self.depth
+        if self.kind not in ("convolution", "dense", "linear"):
             return 0
-        return self.output["channel"] * (self.depth * prod(self.window) + 1)
+        return self.output["channel"] * (self.depth * prod(self.window) + self.bias)
 
     @property
     def forward_flops(self) -> float:
@@ -66,6 +111,9 @@ class Operator:
         reads = {
             "convolution": 2 * self.depth * prod(self.window),
             "dense": 2 * self.depth,
+            "linear": 2 * self.depth,
+            "scores": 2 * self.depth,
+            "context": 2 * self.depth,
             "pool": prod(self.window),
             "add": len(self.inputs),
         }
@@ -88,6 +136,11 @@ class Network:
     def edges(self) -> list[tuple[str, str]]:
         """Each pair of an operator and one that reads it."""
         return [(name, reader.name) for reader in self.operators for name in reader.inputs]
+
+    @property
+    def is_transformer(self) -> bool:
+        """Whether it has linear operators, which may divide their sums."""
+        return any(operator.kind in SUMMED for operator in self.operators)
 
     @property
     def batch(self) -> int:
@@ -122,6 +175,16 @@ class Draft:
         shape: dict[Axis, int] = {"sample": batch, "channel": 3, "height": size, "width": size}
         self.name = name
         self.operators = {"image": Operator(name="image", kind="input", inputs=(), output=shape)}
+
+    @classmethod
+    @checked
+    def of_tokens(cls, name: str, batch: Count, length: Count) -> Draft:
+        """Begin with sequences of so many tokens instead of images."""
+        draft = cls(name, batch, 1)
+        shape: dict[Axis, int] = {"sample": batch, "channel": 1, "height": length, "width": 1}
+        tokens = Operator(name="tokens", kind="input", inputs=(), output=shape)
+        draft.operators = {"tokens": tokens}
+        return draft
 
     def _add(self, operator: Operator) -> str:
         if operator.name in self.operators:
@@ -226,6 +289,113 @@ class Draft:
         return self._add(
             Operator(name=name, kind="dense", inputs=(source.name,), output=output, depth=depth)
         )
+
+    def _at_places(self, name: str, kind: Kind, after: str | None, channels: int = 0) -> Operator:
+        """An operator that works on each place by itself."""
+        source = self._of(after)
+        output = dict(source.output)
+        output["channel"] = channels or output["channel"]
+        return Operator(name=name, kind=kind, inputs=(source.name,), output=output)
+
+    @checked
+    def embedding(
+        self, name: str, channels: Count, rows: Count, *, after: str | None = None
+    ) -> str:
+        """A row of a table for each token."""
+        operator = self._at_places(name, "embedding", after, channels)
+        return self._add(replace(operator, depth=rows))
+
+    @checked
+    def linear(
+        self,
+        name: str,
+        channels: Count,
+        *,
+        after: str | None = None,
+        bias: bool = True,
+    ) -> str:
+        """A fully connected operator over the channels of each place.
+
+        Args:
+            bias: whether each channel has one.
+        """
+        operator = self._at_places(name, "linear", after, channels)
+        depth = self._of(after).output["channel"]
+        return self._add(replace(operator, depth=depth, bias=bias))
+
+    @checked
+    def norm(self, name: str, *, after: str | None = None) -> str:
+        """A layer norm over the channels of each place."""
+        return self._add(self._at_places(name, "norm", after))
+
+    @checked
+    def pointwise(self, name: str, *, after: str | None = None) -> str:
+        """A function of each number."""
+        return self._add(self._at_places(name, "pointwise", after))
+
+    @checked
+    def attention(self, name: str, heads: Count, *, after: str | None = None) -> str:
+        """Scores, their softmax, and the context, from a projection to queries, keys and values.
+
+        Raises:
+            BadValue: the projection's channels are not three for each channel of each head.
+        """
+        source = self._of(after)
+        length = source.output["height"]
+        channels = source.output["channel"]
+        if channels % (_FUSED * heads):
+            raise BadValue(
+                f"planner.Network: {source.name!r} has {channels} channels, no multiple of 3 times "
+                f"{heads} heads, as queries, keys and values need"
+            )
+        head = channels // _FUSED // heads
+        square: dict[Axis, int] = {**source.output, "channel": heads, "width": length}
+        scores = Operator(
+            name=f"{name}_scores",
+            kind="scores",
+            inputs=(source.name,),
+            output=square,
+            depth=head,
+            heads=heads,
+        )
+        self._add(scores)
+        softmax = Operator(
+            name=f"{name}_softmax",
+            kind="softmax",
+            inputs=(scores.name,),
+            output=square,
+            heads=heads,
+        )
+        self._add(softmax)
+        context = Operator(
+            name=f"{name}_context",
+            kind="context",
+            inputs=(softmax.name, source.name),
+            output={**source.output, "channel": heads * head},
+            depth=length,
+            heads=heads,
+        )
+        return self._add(context)
+
+    @checked
+    def block(self, name: str, heads: Count, wide: Count, *, after: str | None = None) -> str:
+        """A block of a transformer: attention, then two linear operators, each with a residual.
+
+        Args:
+            wide: channels between the two linear operators.
+        """
+        before = self._of(after)
+        hidden = before.output["channel"]
+        self.norm(f"{name}_norm1", after=before.name)
+        self.linear(f"{name}_qkv", _FUSED * hidden)
+        self.attention(name, heads)
+        projected = self.linear(f"{name}_projection", hidden)
+        middle = self.add(f"{name}_add1", [projected, before.name])
+        self.norm(f"{name}_norm2")
+        self.linear(f"{name}_up", wide)
+        self.pointwise(f"{name}_gelu")
+        down = self.linear(f"{name}_down", hidden)
+        return self.add(f"{name}_add2", [down, middle])
 
     @checked
     def add(self, name: str, inputs: Sequence[str]) -> str:
@@ -389,6 +559,38 @@ def _inception3(batch: int) -> Network:
     return draft.network()
 
 
+def transformer_names() -> tuple[str, ...]:
+    """Models of ``data/models.yaml`` whose blocks are GPT's: fused projections, two-layer MLPs."""
+    from labkit.models.model import presets
+
+    return tuple(name for name, model in presets().items() if _is_gpt(model))
+
+
+def _is_gpt(model: Model) -> bool:
+    usual = model.mlp == "gelu" and model.fused_qkv and not model.num_experts
+    own_head_dim = model.heads * model.head_dim != model.hidden
+    return usual and model.kv_heads == model.heads and model.positions > 0 and not own_head_dim
+
+
+def _transformer(name: str, batch: int, length: int | None, num_layers: int | None) -> Network:
+    """A model of ``data/models.yaml``, on sequences as long as its positions by default.
+
+    A head that is tied to the embedding counts as weights of its own: the two may be cut in
+    different ways, and then each has its gradients to exchange.
+    """
+    from labkit.models import Model
+
+    model = Model.preset(name)
+    places = length or model.positions
+    draft = Draft.of_tokens(name, batch, places)
+    last = draft.embedding("embedding", model.hidden, model.vocab + model.positions)
+    for block in range(1, (num_layers or model.num_layers) + 1):
+        last = draft.block(f"block{block}", model.heads, model.ffn, after=last)
+    draft.norm("norm", after=last)
+    draft.linear("head", model.vocab, bias=False)
+    return draft.network()
+
+
 _NETWORKS: dict[str, Callable[[int], Network]] = {
     "alexnet": _alexnet,
     "vgg16": _vgg16,
@@ -399,18 +601,33 @@ NAMES = tuple(_NETWORKS)
 
 
 @checked
-def network(name: str, *, batch: Count) -> Network:
-    """A network by its name: alexnet, vgg16, resnet50 or inception3.
+def network(
+    name: str,
+    *,
+    batch: Count,
+    length: Count | None = None,
+    num_layers: NumBlocks | None = None,
+) -> Network:
+    """A network by its name: alexnet, vgg16, resnet50, inception3, or a GPT of data/models.yaml.
 
     Args:
         batch: samples of a step.
+        length: tokens of a sequence; by default as many as a model has positions.
+        num_layers: of a transformer, instead of all.
 
     Raises:
-        UsageError: there is no such network.
+        UsageError: there is no such network, or images are given a length.
 
     >>> round(sum(operator.weights for operator in network("vgg16", batch=1).operators) / 1e6, 1)
     138.4
+    >>> round(sum(o.weights for o in network("gpt2-124m", batch=1).operators) / 1e6, 1)
+    163.0
     """
-    if name not in _NETWORKS:
-        raise not_among("network", name, _NETWORKS)
-    return _NETWORKS[name](batch)
+    if name in _NETWORKS:
+        if length is not None or num_layers is not None:
+            raise UsageError(f"planner.network: {name} reads images; length, num_layers are GPTs'")
+        return _NETWORKS[name](batch)
+    known = transformer_names()
+    if name not in known:
+        raise not_among("network", name, [*_NETWORKS, *known])
+    return _transformer(name, batch, length, num_layers)

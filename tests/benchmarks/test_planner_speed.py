@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from typing import Any
 
@@ -12,6 +13,7 @@ import numpy as np
 import pytest
 
 from labkit import planner
+from tests.oracles import dapple_planner
 from tests.oracles.all_plans import best_of_all, num_plans
 
 
@@ -55,3 +57,25 @@ def test_two_levels(benchmark: Any, layers: int) -> None:
     chain = random_chain(layers)
     plan = benchmark.pedantic(planner.plan, (chain, fabric), rounds=1, iterations=1)
     assert plan.cost_s >= chain.time_s / 16
+
+
+def test_exact_search_beside_dapples_program(benchmark: Any) -> None:
+    """All random jobs in the cost of DAPPLE's program; its seconds were measured with its plans."""
+    jobs = dapple_planner.random_jobs()
+    answers = json.loads(dapple_planner.STORED.read_text(encoding="utf-8"))["answers"]
+
+    def search() -> list[float]:
+        return [dapple_planner.best_s(job) for job in jobs]
+
+    ours = benchmark.pedantic(search, rounds=1, iterations=1)
+    pairs = zip(jobs, answers, strict=True)
+    theirs = [sum(job.compute_s) / answer["speedup"] for job, answer in pairs]
+    ratios = np.divide(theirs, ours)
+    assert ratios.min() >= 1 - 1e-9
+    benchmark.extra_info |= {
+        "jobs": len(jobs),
+        "jobs_found_better": int((ratios > 1 + 1e-9).sum()),
+        "median_ratio": round(float(np.median(ratios)), 3),
+        "largest_ratio": round(float(ratios.max()), 3),
+        "their_cpu_s": round(sum(answer["cpu_s"] for answer in answers), 2),
+    }

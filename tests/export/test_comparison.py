@@ -214,6 +214,23 @@ def test_a_figure_says_who_has_least_and_who_most_in_one_order(root: Path) -> No
     assert list(energy.data[0].text) == ["7,300 J", "6,200 J", "5,700 J"]
 
 
+def test_a_figure_says_units_that_a_measure_has_in_brackets(root: Path) -> None:
+    table = pd.DataFrame({"64 KiB (µs)": [2.0, 4.5, 3.0]}, index=MEASURES.index)
+    shares_an_input(root, table)
+    ((_, words, figure),) = comparison.compare(root, ["alpha", "beta"]).figures()
+    least, most = (table.index[place] for place in (0, 1))
+    assert words == f"Least: {least} (2 µs); most: {most} (4.5 µs)."
+    assert list(figure.data[0].text) == ["4.5 µs", "3 µs", "2 µs"]
+
+
+def test_a_bar_that_would_flatten_all_others_is_cut(root: Path) -> None:
+    shares_an_input(root, MEASURES.assign(energy_j=[2.0, 60.0, 3.0])[["energy_j"]])
+    ((_, _, figure),) = comparison.compare(root, ["alpha", "beta"]).figures()
+    assert tuple(figure.layout.xaxis.range) == pytest.approx((0, 3.9))
+    assert figure.layout.xaxis.title.text.endswith("longest cut")
+    assert list(figure.data[0].textposition) == ["inside", "auto", "auto"]
+
+
 def test_quantities_are_measures_that_families_share() -> None:
     paths = notebooks.paths(project_root())
     shown: dict[str, set[str]] = {}

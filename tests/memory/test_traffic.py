@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from labkit import collectives
 from labkit.hardware import Link
 from labkit.memory.jobs.parallel import Parallel
 from labkit.memory.jobs.recipe import Recipe
@@ -122,3 +123,25 @@ def test_impossible_schemes_are_refused(arguments: dict[str, int], complaint: st
 def test_uneven_groups_are_refused() -> None:
     with pytest.raises(ValueError, match="must divide"):
         step(dp=10, zero=3, partition_group=4)
+
+
+@pytest.mark.parametrize("kind", ["all-reduce", "all-gather", "reduce-scatter"])
+@pytest.mark.parametrize("num_ranks", [2, 4, 8])
+def test_a_ring_takes_as_long_as_the_program_of_collectives(kind: Any, num_ranks: int) -> None:
+    """The two engines have links of their own; where both know a ring they must agree."""
+    link = Link(name="link", bytes_per_s=1e10, latency_s=3e-6, source="a test")
+    one = Collective(
+        phase="step",
+        kind=kind,
+        what="gradients",
+        message_bytes=8e6,
+        num_ranks=num_ranks,
+        nodes=1,
+        formula="",
+        source="",
+    )
+    fabric = collectives.Fabric.flat(num_ranks, bandwidth_bytes_per_s=1e10, latency_s=3e-6)
+    ring = collectives.program("ring", num_ranks, 8_000_000, op=kind)
+    cost = collectives.cost(ring, fabric)
+    assert one.time_s(link, link) == pytest.approx(cost.time_s)
+    assert one.sent_bytes == pytest.approx(cost.busiest_bytes)

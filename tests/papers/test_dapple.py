@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from typing import Any
 
@@ -14,6 +15,7 @@ from labkit import pipeline, planner
 from labkit.errors import UsageError
 from labkit.papers import dapple
 from labkit.papers.dapple import Way
+from tests.oracles import dapple_planner
 from tests.planner.conftest import chains, fabrics, published
 
 TEN_GBIT = 10 * 1e9 / 8
@@ -29,6 +31,25 @@ def test_the_published_plan_is_never_better_than_the_exact_one(
     assert own.cost_s >= exact.cost_s * (1 - 1e-9)
     assert math.isnan(own.gap)
     assert own.evaluations >= 1
+
+
+def answers() -> list[tuple[dapple_planner.Job, dict[str, Any]]]:
+    """Each random job, with what the authors' program found for it."""
+    stored = json.loads(dapple_planner.STORED.read_text(encoding="utf-8"))
+    return list(zip(dapple_planner.random_jobs(), stored["answers"], strict=True))
+
+
+def test_the_authors_program_costs_its_plans_by_the_formula() -> None:
+    for job, answer in answers():
+        printed_s = sum(job.compute_s) / answer["speedup"]
+        assert dapple_planner.priced(job, answer) == pytest.approx(printed_s, rel=1e-12)
+
+
+@pytest.mark.parametrize("number", range(0, dapple_planner.NUM_JOBS, 5))
+def test_the_exact_search_is_never_worse_than_the_authors_program(number: int) -> None:
+    (job, answer) = answers()[number]
+    printed_s = sum(job.compute_s) / answer["speedup"]
+    assert dapple_planner.best_s(job) <= printed_s * (1 + 1e-9)
 
 
 def test_its_cost_is_that_of_its_stages() -> None:

@@ -23,6 +23,16 @@ FABRIC = planner.Fabric(levels=(LEVEL,))
 PLAN = planner.plan(CHAIN, FABRIC)
 MANY = planner.Fabric.flat(10**9, bandwidth_bytes_per_s=1e9)
 ALEXNET = planner.network("alexnet", batch=2)
+MACHINES = planner.Fabric.machines(2, 2, inside_bytes_per_s=1e10, between_bytes_per_s=1e9)
+JOB = {
+    "model": "gpt2-124m",
+    "batch": 4,
+    "length": 8,
+    "fabric": MACHINES,
+    "flops_per_s": 1e12,
+    "memory_bytes": 1e10,
+    "num_layers": 4,
+}
 PROBLEM = planner.Problem(
     choices={"a": ("x", "y"), "b": ("x",)},
     node_costs={"a": np.array([1.0, 2.0]), "b": np.array([1.0])},
@@ -61,6 +71,7 @@ def examples() -> Mapping[str, Mapping[str, Any]]:
         "Chain.read": {"path": kinds.file("chain.csv", TABLE)},
         "Chain.scaled": {"batch": 0.5},
         "Draft": {"name": "small", "batch": 2, "size": 8},
+        "Draft.of_tokens": {"name": "small", "batch": 2, "length": 8},
         "Fabric": {"levels": (LEVEL,)},
         "Fabric.flat": {"count": 3, "bandwidth_bytes_per_s": 1e9, "latency_s": 0.0},
         "Fabric.machines": {
@@ -115,8 +126,12 @@ def examples() -> Mapping[str, Mapping[str, Any]]:
             "memory_bytes": 1e3,
             "tolerance": 1e-6,
         },
+        "Job": JOB,
+        "lineup": {"job": planner.Job(**JOB), "methods": ("Whale",)},
         "layout_name": {"layout": (2, 1, 1, 1)},
+        "layout_name:copies": {"layout": (2, 1, 1, 1, 2)},
         "network": {"name": "alexnet", "batch": 2},
+        "network:gpt": {"name": "gpt2-124m", "batch": 2, "length": 8, "num_layers": 1},
         "split": {
             "network": ALEXNET,
             "fabric": FABRIC,
@@ -124,6 +139,7 @@ def examples() -> Mapping[str, Mapping[str, Any]]:
             "axes": ("sample", "channel"),
             "element_bytes": 4,
             "operator_s": {"conv1": 0.1},
+            "copies": False,
         },
         "figure_layers": {"chain": CHAIN, "plans": {"best": PLAN}, "title": "a"},
         "figure_plans": {"plans": {"best": PLAN}, "title": "a"},
@@ -171,6 +187,10 @@ ROOM = kinds.Room(
     left_out={
         f"Draft.{method}": "a draft keeps what was added; tests/planner/test_layouts.py tries them"
         for method in ("add", "concat", "convolution", "dense", "network", "pool")
+    }
+    | {
+        f"Draft.{method}": "the same; tests/planner/test_transformers.py tries them"
+        for method in ("attention", "block", "embedding", "linear", "norm", "pointwise")
     }
     | {
         f"{moves}.{method}": "searches call it, which look at the plan that they are given"

@@ -6,6 +6,8 @@ none yet gives its five lines alone, and says so.
 
 from __future__ import annotations
 
+import math
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -28,13 +30,18 @@ QUANTITIES = {
     "collectives": "traffic_s",
     "energy": "energy_j",
     "memory": "states_bytes",
-    "parallelism": "gpu_flops_per_s",
+    "parallelism": "iteration_s",
 }
 """What a family's papers are about, as a shared measure; its figure shows it first."""
 MOST_MEASURES = 2
 """Measures of an input that are drawn."""
+CUT_FROM = 5.0
+"""A bar so many times as long as the next one is cut."""
+CUT_SHOWN = 1.3
+"""Where the axis then ends, as a multiple of the next one."""
 SIDE_BY_SIDE = 4
 """Up to so many papers are columns of the table of their five lines, more are its rows."""
+_UNIT = re.compile(r"\(([^()]+)\)$")
 _CLAIMS = {
     "paper_key": "paper",
     "statement": "claim",
@@ -144,11 +151,17 @@ def _claims(judged: Sequence[Mapping[str, Any]]) -> Sheet:
 
 
 def _shared(records: Sequence[Mapping[str, Any]]) -> list[Sheet]:
-    """A table an input: a row a method and the notebooks that ran it, a column a measure."""
+    """A table an input: a row a method and the notebooks that ran it, a column a measure.
+
+    The input that most methods ran on comes first.
+    """
     import pandas as pd
 
     sheets = []
-    for name in dict.fromkeys(record["input"] for record in records):
+    methods: dict[str, set[str]] = {}
+    for record in records:
+        methods.setdefault(record["input"], set()).add(record["method"])
+    for name in sorted(methods, key=lambda name: -len(methods[name])):
         rows = pd.DataFrame([record for record in records if record["input"] == name])
         table = rows.pivot_table(
             index=["method", "paper"], columns="measure", values="value", sort=False, aggfunc="last"
@@ -212,8 +225,24 @@ def _range_in_words(methods: pd.DataFrame, measure: str) -> str:
     if len(values) < 2:
         return ""
     ends = (min(values, key=values.__getitem__), max(values, key=values.__getitem__))
-    least, most = (f"{method} ({formatted(measure, values[method])})" for method in ends)
+    least, most = (f"{method} ({_said(measure, values[method])})" for method in ends)
     return f"Least: {least}; most: {most}."
+
+
+def _cut_at(values: Sequence[float]) -> float:
+    """Where an axis ends so that one very long bar leaves the others their lengths; infinite
+    where none is."""
+    ordered = sorted(values)
+    if len(ordered) < 3 or ordered[-2] <= 0:
+        return math.inf
+    return CUT_SHOWN * ordered[-2] if ordered[-1] > CUT_FROM * ordered[-2] else math.inf
+
+
+def _said(measure: str, value: float) -> str:
+    """A value with its unit, also where the measure's name has that in brackets."""
+    words = formatted(measure, value)
+    unit = _UNIT.search(measure)
+    return f"{words} {unit[1]}" if unit and words else words
 
 
 def _bars(methods: pd.DataFrame, measure: str) -> Any:
@@ -224,13 +253,23 @@ def _bars(methods: pd.DataFrame, measure: str) -> Any:
 
     limit = methods["method"].eq("bound")
     bars = methods[~limit].dropna(subset=[measure])
-    texts = [formatted(measure, value) for value in bars[measure]]
-    look = {"orientation": "h", "marker_color": PALETTE["ours"], "textposition": "auto"}
+    texts = [_said(measure, value) for value in bars[measure]]
+    ends_at = _cut_at(bars[measure].astype(float).tolist())
+    places = ["inside" if value > ends_at else "auto" for value in bars[measure]]
+    look: dict[str, Any] = {
+        "orientation": "h",
+        "marker_color": PALETTE["ours"],
+        "textposition": places,
+    }
+    look |= {"insidetextanchor": "start"} if "inside" in places else {}
     figure = go.Figure(go.Bar(x=bars[measure], y=bars["method"], text=texts, **look))
     bounds = methods.loc[limit, measure].dropna()
     for least in bounds:
         figure.add_vline(least, line_dash="dash")
     what = f"{heading(measure)}{'; dashed: what none can beat' if len(bounds) else ''}"
+    if "inside" in places:
+        figure.update_xaxes(range=[0, ends_at])
+        what += "; longest cut"
     return finish(figure, x=what, height=130 + 34 * len(bars))
 
 
