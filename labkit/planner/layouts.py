@@ -28,7 +28,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cache, cached_property
 from itertools import product
 from math import prod
 from typing import TYPE_CHECKING
@@ -66,6 +66,12 @@ def layout_name(layout: tuple[Count, ...]) -> str:
             f"planner.layout_name: layout has {len(layout)} numbers; parts of {', '.join(AXES)}, "
             "and copies where there are any, are valid"
         )
+    return _words(layout)
+
+
+@cache
+def _words(layout: Layout) -> str:
+    """The name of a layout that is known to be one; the same few are asked for again and again."""
     names = [*AXES, "copies"][: len(layout)]
     cut = [f"{axis} {parts}" for axis, parts in zip(names, layout, strict=True) if parts > 1]
     return " × ".join(cut) or "one device"
@@ -437,7 +443,7 @@ class Layouts:
             options = self.choices[operator.name]
             nodes[operator.name] = np.array([self.node_s(operator, layout) for layout in options])
         edges = {pair: self.transfers_s(*pair) for pair in self.network.edges}
-        names = {name: tuple(map(layout_name, ways)) for name, ways in self.choices.items()}
+        names = {name: tuple(map(_words, ways)) for name, ways in self.choices.items()}
         return Problem(choices=names, node_costs=nodes, edge_costs=edges)
 
     def compute_s(self, operator: Operator, layout: Layout) -> float:
@@ -655,7 +661,7 @@ class Layouts:
     def _by_name(self) -> dict[str, dict[str, Layout]]:
         """The layouts of each operator, by their names."""
         return {
-            operator: {layout_name(layout): layout for layout in ways}
+            operator: {_words(layout): layout for layout in ways}
             for operator, ways in self.choices.items()
         }
 

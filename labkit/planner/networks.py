@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cache, cached_property
 from math import prod
 from typing import TYPE_CHECKING, Annotated, Literal, get_args
 
@@ -572,6 +572,7 @@ def _is_gpt(model: Model) -> bool:
     return usual and model.kv_heads == model.heads and model.positions > 0 and not own_head_dim
 
 
+@cache
 def _transformer(name: str, batch: int, length: int | None, num_layers: int | None) -> Network:
     """A model of ``data/models.yaml``, on sequences as long as its positions by default.
 
