@@ -18,6 +18,7 @@ Rule = Literal["dim0", "flat", "tensor"]
 Layers = Annotated[int, Ge(0), Le(2**40)]
 # A ZeRO stage: which of optimizer states, gradients and parameters are sharded.
 Stage = Annotated[int, Ge(0), Le(3)]
+GradientBuckets = Literal["none", "views", "copies"]
 Wrap = Literal["parts", "blocks"]
 KeepGathered = Literal["none", "last block", "head"]
 LayerSplit = Literal["even", "megatron-embedding", "megatron-loss", "megatron-both", "torchtitan"]
@@ -159,6 +160,10 @@ class Parallel:
             one buffer in equal slices (ZeRO §5.1, DeepSpeed; stages 1 and 2), ``"tensor"`` whole
             tensors (torch's ZeroRedundancyOptimizer; stage 1). See
             :data:`labkit.memory.jobs.states.SHARDINGS`.
+        gradient_buckets: the buckets, as large as all gradients, that torch's
+            DistributedDataParallel makes once and keeps (stage 0): gradients are ``"copies"``
+            beside them, as is its default, or ``"views"`` of them (``gradient_as_bucket_view``);
+            ``"none"``: each gradient is reduced by itself.
 
     >>> Parallel(dp=4, tp=8, pp=2, zero=1).world_size
     64
@@ -183,6 +188,7 @@ class Parallel:
     wrap: Wrap = "parts"
     keep_gathered: KeepGathered = "none"
     shard_rule: Rule = "dim0"
+    gradient_buckets: GradientBuckets = "none"
 
     def __post_init__(self) -> None:
         self._check_sharding()
@@ -195,6 +201,11 @@ class Parallel:
             valid = " or ".join(map(str, stages[self.shard_rule]))
             raise BadValue(
                 f"zero must be {valid} where shard_rule is {self.shard_rule}, got {self.zero}"
+            )
+        if self.zero and self.gradient_buckets != "none":
+            raise BadValue(
+                f"gradient_buckets must be none unless zero is 0, got {self.gradient_buckets} at"
+                f" stage {self.zero}: they are DistributedDataParallel's"
             )
         for name, usual in _UNLESS_STAGE_3.items():
             if self.zero != 3 and getattr(self, name) != usual:

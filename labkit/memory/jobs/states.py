@@ -18,7 +18,14 @@ import numpy as np
 
 from labkit.memory.jobs.adapter import TENSORS, Adapter
 from labkit.memory.jobs.parallel import Parallel
-from labkit.memory.jobs.recipe import COUNTER_BYTES, DTYPE_BYTES, Recipe, element_bytes, state_bytes
+from labkit.memory.jobs.recipe import (
+    COUNTER_BYTES,
+    DTYPE_BYTES,
+    QUANTISED,
+    Recipe,
+    element_bytes,
+    state_bytes,
+)
 from labkit.memory.tape.mode import BF16
 from labkit.memory.tape.saved import Term
 from labkit.models import Model, TensorShape
@@ -108,6 +115,7 @@ class Rows(NamedTuple):
     matrix: bool
     trained: bool
     packed: bool = False
+    embedding: bool = False
 
 
 @lru_cache(maxsize=1024)
@@ -131,7 +139,8 @@ def rows_of(
             alike = (first, tensor.numel // first, tensor.role == "expert", gathered)
             kind = (unit.count, tensor.shape, tensor.is_hidden_matrix)
             if adapter is None:
-                counts[(*alike, *kind, tensor.trained, False)] += 1
+                looked_up = tensor.role == "embedding"
+                counts[(*alike, *kind, tensor.trained, False, looked_up)] += 1
                 continue
             in_layer = "block" in unit.name and len(tensor.shape) == 2
             counts[(*alike, *kind, False, adapter.packed and in_layer)] += 1
@@ -225,7 +234,7 @@ class Holding:
 
     def _fullest(self, degree: int) -> dict[str, Any]:
         """Elements and state bytes of the rank that gets most where whole tensors are dealt out."""
-        whole = [_shape(t.shape, t.matrix) for t in self.tensors for _ in range(self.count(t))]
+        whole = [_shape(t.shape) for t in self.tensors for _ in range(self.count(t))]
         mine = max(dealt(whole, degree), key=_size)
         return {"elements": _size(mine), **state_bytes(mine, self.recipe)}
 
@@ -265,7 +274,12 @@ class Holding:
         else:
             yield from self._base(recipe.adapter)
         if self.trained.tensors:
-            yield self.trained._state("gradients", recipe.gradient_bytes)
+            if recipe.in_backward:
+                size = recipe.gradient_bytes * self.largest(1)
+                formula = f"{recipe.gradient_bytes} B × the largest tensor"
+                yield Term("gradients", size, formula, recipe.source or self.source)
+            else:
+                yield self.trained._state("gradients", recipe.gradient_bytes)
             yield from self.trained._optimizer()
         if group:
             shared = self.degree
@@ -325,7 +339,16 @@ class Holding:
         for kind, num_bytes in self._kinds(degree).items():
             formula = f"{kind} of {self._rule(degree)}"
             source = recipe.source or self.source
-            place = recipe.counters_on if kind == "step" else recipe.offload_optimizer
+            if kind == "step" or kind.startswith("paged"):
+                place = recipe.counters_on if kind == "step" else "cpu"
+                yield Term(f"optimizer.{kind}", num_bytes, formula, source, place)
+                continue
+            place = recipe.offload_optimizer
+            away = recipe.offload_fraction
+            if away < 1:
+                rest = f"{1 - away:g} of {formula}"
+                yield Term(f"optimizer.{kind}", (1 - away) * num_bytes, rest, source)
+                num_bytes, formula = away * num_bytes, f"{away:g} of {formula}"
             yield Term(f"optimizer.{kind}", num_bytes, formula, source, place)
 
     def _kinds(self, degree: Any) -> dict[str, Any]:
@@ -373,10 +396,12 @@ class Holding:
         for tensor in self.tensors:
             parts = int(self.parts(tensor, degree))
             rows = tensor.rows if self.ideal else -(-tensor.rows // parts)
-            shard = _shape((rows, *tensor.shape[1:]), tensor.matrix)
+            role = "hidden" if tensor.matrix else "embedding" if tensor.embedding else "head"
+            shard = TensorShape(name="", shape=(rows, *tensor.shape[1:]), unit="", role=role)
             share = self.count(tensor) / parts if self.ideal else self.count(tensor)
+            layout = QUANTISED.get(self.recipe.optimizer)
             for kind, num_bytes in state_bytes([shard], self.recipe).items():
-                once = kind == "tables"
+                once = kind == "tables" and layout is not None and layout.shared
                 total[kind] = num_bytes if once else total.get(kind, 0) + share * num_bytes
         return total
 
@@ -415,9 +440,9 @@ def _largest(sizes: Sequence[Any]) -> Any:
     return largest if largest.ndim else largest.item()
 
 
-def _shape(shape: tuple[int, ...], matrix: bool = False) -> TensorShape:
-    """A tensor of which only the shape matters, and whether it is a matrix inside a layer."""
-    return TensorShape(name="", shape=shape, unit="", role="hidden" if matrix else "embedding")
+def _shape(shape: tuple[int, ...]) -> TensorShape:
+    """A tensor of which only the shape matters: a slice of a flat buffer is no matrix."""
+    return TensorShape(name="", shape=shape, unit="", role="head")
 
 
 def _size(tensors: Iterable[TensorShape]) -> int:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from labkit.memory.jobs import traffic
 from labkit.memory.jobs.batch import Batch
 from labkit.memory.jobs.parallel import Parallel
-from labkit.memory.jobs.recipe import Recipe
+from labkit.memory.jobs.recipe import QUANTISED, Recipe
 from labkit.memory.jobs.states import COMPONENTS as STATES
 from labkit.memory.jobs.states import SHARDINGS
 from labkit.memory.movement import volumes
@@ -175,8 +175,10 @@ class Estimate:
             )
         notes += _adapted(job)
         lives = "there throughout a step" if job.gradients_stay else "made backward, then dropped"
-        if recipe.gradient_buffer:
+        if job.gradients_once:
             lives = "in a buffer that is allocated once"
+        if recipe.in_backward:
+            lives = "used up and dropped inside the backward pass, tensor by tensor"
         notes.append(f"gradients are {lives}")
         if batch.attention == "flash":
             notes.append("flash attention keeps what torch's own kernel keeps")
@@ -190,10 +192,7 @@ class Estimate:
                 f"a fused loss takes the tokens in {batch.loss_chunks} parts: logits exist for one"
                 " part only, gradients of the head's input and weight from the forward pass on"
             )
-        if recipe.optimizer == "adam-8bit":
-            notes.append(
-                "8-bit states as bitsandbytes lays them out, its step in place: neither was run"
-            )
+        notes += _states_elsewhere(recipe)
         return (*notes, *_taken_for_granted(job), LEFT_OUT)
 
     def collectives(self, *, ranks_per_node: int) -> tuple[traffic.Collective, ...]:
@@ -261,6 +260,26 @@ _SOURCE = {
     "cast parameters": "torch FSDP2, mixed precision without resharding",
     estimates.SEQUENCES: "Megatron-LM, core/tensor_parallel/layers.py, GlobalMemoryBuffer",
 }
+
+
+def _states_elsewhere(recipe: Recipe) -> Iterator[str]:
+    """Sentences on states that are quantised, paged or partly offloaded."""
+    if recipe.optimizer in QUANTISED:
+        library = "torchao" if recipe.optimizer.endswith("torchao") else "bitsandbytes"
+        yield (
+            f"quantised states as {library} lays them out; its step, one kernel a tensor, was not"
+            " run and is taken to work in place"
+        )
+    if recipe.paged:
+        yield (
+            "paged states are in CUDA's managed memory and counted on the CPU: the driver moves"
+            " them to the device where there is room, beside what torch allocates"
+        )
+    if recipe.offload_fraction < 1:
+        yield (
+            f"{recipe.offload_fraction:.0%} of the optimizer is kept on {recipe.offload_optimizer}:"
+            " DeepSpeed rounds that to whole sub-groups"
+        )
 
 
 def _adapted(job: Job) -> Iterator[str]:

@@ -163,6 +163,25 @@ class Passing:
         every = first + self.size("head").padded + self.layers * block
         return every, 0 if moment.phase is Phase.BACKWARD else arriving
 
+    @cached_property
+    def once(self) -> Any:
+        """Bytes of DeepSpeed's bucket at stage 3, which is made once."""
+        size = self.job.recipe.reduce_bucket_size
+        if self.job.parallel.zero != 3 or not size or not self.shared:
+            return 0
+        return self.only_shared(self.sent_width * size)
+
+    def buckets(self, gradients: Any) -> Row:
+        """Buffers for gradients on their way that are there throughout: DDP's, DeepSpeed's.
+
+        Args:
+            gradients: bytes of all gradients of the rank.
+        """
+        parallel = self.job.parallel
+        if parallel.zero == 0 and parallel.gradient_buckets == "copies" and self.shared:
+            return {SENT: self.only_shared(gradients)}
+        return {SENT: self.once} if parallel.zero == 3 and np.any(self.once) else {}
+
     def sent(self, moment: Moment) -> Row:
         """Buffers from which gradients are being sent at a moment."""
         recipe = self.job.recipe
@@ -175,7 +194,7 @@ class Passing:
             elements = self._sent(moment)
         else:
             return {}
-        return {SENT: self.only_shared(self.sent_width * elements)}
+        return {SENT: self.once + self.only_shared(self.sent_width * elements)}
 
     def _sent(self, moment: Moment) -> Any:
         """Elements of the unit whose gradients are on their way at stage 3: the one before."""
@@ -273,7 +292,7 @@ class Passing:
         whole = DTYPE_BYTES[self.made_format] * first.whole
         out = first.padded + first.share
         row = base | {"gradients": kept, WHOLE: self.only_shared(whole)}
-        return row | {SENT: self.only_shared(self.sent_width * out)}
+        return row | {SENT: self.once + self.only_shared(self.sent_width * out)}
 
 
 def larger(first: Any, other: Any) -> Any:

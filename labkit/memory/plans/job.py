@@ -112,9 +112,25 @@ class Job:
                 f"shard_rule must be dim0 or tensor for {self.recipe.optimizer}, whose states need"
                 " rows and columns; a slice of a flat buffer has none"
             )
+        if self.recipe.in_backward:
+            self._check_in_backward()
         if self.batch.loss == "chunked" and self.batch.loss_chunks < 2:
             raise BadValue(
                 f"loss_chunks must be >= 2 for a chunked head, got {self.batch.loss_chunks}"
+            )
+
+    def _check_in_backward(self) -> None:
+        """Refuse a step inside the backward pass where gradients are not those of one rank."""
+        step = self.recipe.step
+        if (ranks := self.parallel.world_size) > 1:
+            raise BadValue(
+                f"dp, tp, cp and pp must be 1 where the step is {step}, inside the backward pass;"
+                f" got {ranks} ranks: how their gradients meet before it is not known"
+            )
+        if self.batch.loss == "fused":
+            raise BadValue(
+                f"loss must not be fused where the step is {step}: its kernel makes the gradient of"
+                " the head's matrix in the forward pass"
             )
 
     def _check_adapter(self, adapter: Adapter) -> None:
@@ -185,8 +201,12 @@ class Job:
     @property
     def gradients_stay(self) -> bool:
         """Whether gradients are there throughout a step: in a buffer, or to be added up."""
-        recipe = self.recipe
-        return recipe.gradient_buffer or recipe.accumulation > 1 or self.parallel.pp > 1
+        return self.gradients_once or self.recipe.accumulation > 1 or self.parallel.pp > 1
+
+    @property
+    def gradients_once(self) -> bool:
+        """Whether gradients lie in a buffer that is made once, before the first step."""
+        return self.recipe.gradient_buffer or self.parallel.gradient_buckets == "views"
 
     @cached_property
     def in_flight(self) -> float:
@@ -233,16 +253,30 @@ class Job:
     @cached_property
     def arguments(self) -> dict[str, Any]:
         """What saved tensors and moments take beside the shape and the mode."""
-        return {
-            "seq": self.numbers.get("seq", self.batch.seq) // self.parallel.cp,
-            "micro_batch": self.numbers.get("micro_batch", self.batch.micro_batch),
-            "tp": self.parallel.tp,
-            "ep": self.parallel.ep,
-            "sequence_parallel": self.parallel.sp,
-            "period": max(1, self.batch.every),
-            "group": self.batch.recompute_group,
-            "chunks": self.batch.loss_chunks,
-        } | self._adapted()
+        return (
+            {
+                "seq": self.numbers.get("seq", self.batch.seq) // self.parallel.cp,
+                "micro_batch": self.numbers.get("micro_batch", self.batch.micro_batch),
+                "tp": self.parallel.tp,
+                "ep": self.parallel.ep,
+                "sequence_parallel": self.parallel.sp,
+                "period": max(1, self.batch.every),
+                "group": self.batch.recompute_group,
+                "chunks": self.batch.loss_chunks,
+            }
+            | self._adapted()
+            | self._updated()
+        )
+
+    def _updated(self) -> dict[str, Any]:
+        """What the tape takes of a step inside the backward pass; nothing where there is none."""
+        recipe = self.recipe
+        if not recipe.in_backward:
+            return {}
+        way = {"lomo": "late", "backward-fused": "in place"}.get(recipe.step, "root")
+        if recipe.optimizer != "adam" or recipe.paged:
+            way = "late" if recipe.step == "lomo" else "in place"
+        return {"update": way, "state_bytes": int(DTYPE_BYTES[recipe.states])}
 
     def _adapted(self) -> dict[str, Any]:
         """What the tape takes of adapters; nothing where there are none."""

@@ -88,6 +88,8 @@ def _program(shape: Shape, mode: Mode, numbers: Numbers, *, batched: bool) -> Pr
         adapter_width=numbers.adapter_bytes,
         adapter_dropout=numbers.adapter_dropout,
         packed=numbers.packed,
+        update=numbers.update,
+        state_width=numbers.state_bytes,
         structure=structure,
         **fixed,
     )
@@ -208,7 +210,7 @@ def moments(shape: Shape, mode: Mode, **sizes: Any) -> dict[Moment, dict[str, An
     if numbers.adapted:
         trained = over_layers(shape, tensors(shape, mode, numbers), sum)
         gradients = numbers.adapter_bytes * trained
-    at_step = (logits, gradients, 0, 0)
+    at_step = (logits, 0 if numbers.update else gradients, 0, 0)
     by_moment[Moment.STEP] = {**there, **dict(zip(tapes.CATEGORIES, at_step, strict=True))}
     return by_moment
 

@@ -33,6 +33,8 @@ class Program:
     experts and ``repeat`` (of the recomputation) are fixed. ``stack``: which kinds there are.
     ``adapted``: the projections that have adapters, all else is frozen; those have elements of
     ``adapter_width`` bytes, and dropout or not; ``packed``: frozen matrices of layers have 4 bits.
+    ``update`` and ``state_width``: of the step inside the backward pass, as
+    :class:`~labkit.memory.tape.sizes.Numbers` has them.
     """
 
     mode: Mode
@@ -59,6 +61,8 @@ class Program:
     adapter_width: int = FP32
     adapter_dropout: bool = False
     packed: bool = False
+    update: str = ""
+    state_width: int = 0
 
 
 class Network:
@@ -67,7 +71,7 @@ class Network:
     def __init__(self, program: Program) -> None:
         self.program = program
         self.mode = program.mode
-        self.tape = Tape()
+        self.tape = Tape(update=program.update, state_width=program.state_width)
         self.ops = SpecialOperators(self.tape, gpu=self.mode.gpu)
         self.width = BF16 if self.mode.dtype == "bf16" else FP32
         self.llama = program.mlp == "swiglu"

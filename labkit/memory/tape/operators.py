@@ -265,14 +265,14 @@ class Operators:
                 beside.append(tape.new(weight.elements, width, *beside))
             gradients = both([], beside)
             tape.done(saved)
-            return [*gradients, shift and tape.new(shift.elements, width)]
+            return [shift and tape.new(shift.elements, width), *gradients]
 
         tape.need(*gathered)
         saves, names = _kept_for_others([x, weight], [name, "cached weights"])
         wide = [tape.new(weight.elements, width, x)] if packed else []
         tape.locals.extend(wide)
         return self.kernel(
-            [x, weight, bias],
+            [bias, x, weight],  # as addmm has them: a bias gets its gradient first
             (layer.outputs, width),
             saves=saves,
             names=names,

@@ -35,8 +35,10 @@ _NONE = dict.fromkeys((letter for unit in _LETTERS for letter in unit), 0)
 class Numbers:
     """The sizes of a step that are numbers; each may be an array. See :func:`moments`.
 
-    The last five, which are no arrays, say which projections have adapters, of which ``rank`` and
-    of how many bytes an element, whether with dropout, and whether the base is in 4 bits.
+    Those from ``rank`` on are no arrays. ``adapted`` and those beside it say which projections have
+    adapters, of which ``rank`` and of how many bytes an element, whether with dropout, and whether
+    the base is in 4 bits; ``update`` is how the optimizer steps inside the backward pass
+    (:data:`labkit.memory.tape.tape.UPDATES`), by temporaries of ``state_bytes`` an element.
     """
 
     seq: Any
@@ -52,6 +54,8 @@ class Numbers:
     adapter_bytes: int = FP32
     adapter_dropout: bool = False
     packed: bool = False
+    update: str = ""
+    state_bytes: int = 0
 
     def __post_init__(self) -> None:
         for name in ("seq", "micro_batch", "period", "group", "chunks", "tp", "ep"):

@@ -15,7 +15,8 @@ something still needs it (:meth:`Tape.need`), and these are all the rules:
    operands earlier says so (:meth:`Tape.done`), which frees what was computed again for it;
 4. a checkpoint needs its inputs until the last of its nodes is done, and the outputs that it
    keeps until the second run takes them;
-5. a gradient is needed until the node that takes it is done; a parameter's, for ever;
+5. a gradient is needed until the node that takes it is done; a parameter's, for ever, or until
+   the step inside the backward pass is done with it (:data:`UPDATES`);
 6. autocast's copies of weights are needed until the forward pass ends, what the training loop
    holds (:attr:`Tape.held`) until the step ends.
 
@@ -50,6 +51,7 @@ from labkit.memory.tape.graph import (
     Storage,
     Tensor,
 )
+from labkit.memory.tape.mode import FP32
 from labkit.memory.tape.step import Moment
 
 UNITS = (
@@ -130,6 +132,10 @@ INDEX = {unit: place for place, unit in enumerate(UNITS)}
 MULTIPLICITIES = ("1", "groups", "inner", "inner of the last", "groups·inner", "chunks")
 ONE, GROUPS, INNER, INNER_LAST, GROUPS_INNER, CHUNKS = range(len(MULTIPLICITIES))
 
+UPDATES = ("", "root", "in place", "late")
+"""How parameters are updated: after the backward pass; or as soon as each gradient is there, by
+AdamW over a list of one tensor, which takes the root of its variance, or in one kernel; or when the
+next gradient is made, by fp32 copies of gradient and parameter (LOMO)."""
 CATEGORIES = ("activations", "gradients", "cached weights", "temporaries")
 ACTIVATIONS, GRADIENTS, CACHED, TEMPORARIES = range(len(CATEGORIES))
 LAST_SEQUENCE = 1 << 60  # gradients are stored as soon as they are there
@@ -168,7 +174,10 @@ def call(function: Callable[..., Any]) -> Callable[..., Any]:
 class Tape:
     """The log of one step: allocations, last uses, and what nodes saved."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, update: str = "", state_width: int = 0) -> None:
+        self.update = update
+        self.state_width = state_width
+        self.waiting: Tensor | None = None  # a gradient that waits for the next one
         self.labels: list[Moment | None] = []  # of each allocation; None: no point is recorded
         self.changes: list[tuple[int, tuple[int, int], Counts]] = []  # time, heading, bytes
         self.storages: list[Storage] = []
@@ -277,10 +286,31 @@ class Tape:
         def accumulate(grads: list[Tensor], _: list[Tensor]) -> list[Tensor | None]:
             self.count_as(grads[0], category=GRADIENTS)
             assert grads[0].storage is not None
-            grads[0].storage.for_ever = True
+            if self.update:
+                self._updated(grads[0])
+            else:
+                grads[0].storage.for_ever = True
             return []
 
         return Tensor(None, elements, width, Node(LAST_SEQUENCE, [], accumulate, 1))
+
+    def _updated(self, gradient: Tensor) -> None:
+        """Step the parameter of a gradient that is there, by the tape's way to update."""
+        if self.update == "root":
+            self.new(gradient.elements, self.state_width, gradient)
+        if self.update != "late":
+            return
+        before = self.waiting
+        self.waiting = gradient
+        if before is not None:
+            self._step_late(before, gradient)
+
+    def _step_late(self, before: Tensor, *beside: Tensor) -> None:
+        """LOMO's step on an earlier gradient: fp32 copies of it and of the parameter."""
+        self.need(before)
+        wide = [] if before.width == FP32 else [self.new(before.elements, FP32, before, *beside)]
+        if before.width != FP32:
+            self.new(before.elements, FP32, *wide, *beside)
 
     def node(self, backward: Backward, *inputs: Tensor | None, outputs: int = 1) -> Node:
         """A node whose gradients go to ``inputs``, in that order."""
@@ -390,6 +420,9 @@ class Tape:
         while ready:
             self._evaluate(heapq.heappop(ready), buffers, waiting, ready)
         self.need(loss, ones, *self.held)
+        if self.waiting is not None:  # after the backward pass, whose first gradient is gone
+            self._step_late(self.waiting)
+            self.need(loss, *self.held)
 
     def _evaluate(
         self,

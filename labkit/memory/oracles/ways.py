@@ -1,0 +1,145 @@
+"""Ways to train that change what lives when, under torch's memory tracker: what others build on.
+
+A step inside the backward pass (torch's hooks, and LOMO's), saved tensors kept on the host, a head
+whose logits are made part by part, and ranks that share the sequence. Each is the network of
+:mod:`labkit.memory.oracles.networks` with torch's own mechanism around it.
+
+Importing this module does not load torch; its functions do.
+"""
+
+from __future__ import annotations
+
+from contextlib import ExitStack, nullcontext
+from typing import Any
+
+from labkit.memory.oracles import tracker
+from labkit.memory.oracles.tracker import Tracked
+from labkit.memory.tape.mode import Mode
+from labkit.memory.tape.step import Moment
+from labkit.models import Model
+
+
+def track(
+    model: Model,
+    mode: Mode,
+    *,
+    seq: int,
+    micro_batch: int,
+    step: str = "foreach",
+    offload: bool = False,
+    **sizes: int,
+) -> Tracked:
+    """Run one step on fake tensors and count, as :func:`tracker.track` does.
+
+    Args:
+        mode: which operators run.
+        seq, micro_batch: tokens of a sample, and samples.
+        step: one of ``Recipe.step``; inside the backward pass it is torch's hooks that call
+            AdamW, or LOMO's rule.
+        offload: keep saved tensors on the host, as ``torch.autograd.graph.save_on_cpu`` does.
+        sizes: ``period``, ``group`` and ``chunks``.
+    """
+    import torch
+    from torch._subclasses.fake_tensor import FakeTensorMode
+
+    from labkit.memory.oracles import networks
+
+    inside = step not in {"foreach", "fused", "for-loop"}
+    with ExitStack() as contexts:
+        contexts.enter_context(FakeTensorMode())
+        network = networks.build(model, mode, seq=seq, **sizes)
+        optimizer = _optimizer(network, step)
+        if step != "lomo":
+            tracker._make_states(network, optimizer)
+        batch = [torch.zeros(micro_batch, seq, dtype=torch.int64) for _ in range(2)]
+        watch = tracker._watch(network, optimizer, batch)
+        tracker._name_moments(
+            network, watch, model, mode, group=sizes.get("group", 1), period=sizes.get("period", 1)
+        )
+        last = _inside(network, optimizer, step) if inside else None
+        with watch:
+            with networks.autocast(mode), _away() if offload else nullcontext():
+                loss = network(*batch)
+            watch.moment = Moment.LOSS_BACKWARD
+            loss.backward()
+            if last is not None:
+                last()
+            del loss
+            watch.moment = Moment.STEP
+            if not inside:
+                optimizer.step()
+    return Tracked(
+        moments=watch.largest, peak_moment=watch.peak_moment, peak_bytes=watch.peak_bytes
+    )
+
+
+def _optimizer(network: Any, step: str) -> Any:
+    """AdamW over all parameters, or where the step is inside the backward pass what runs there."""
+    import torch
+
+    from labkit.memory.oracles import networks
+
+    if step == "lomo":  # it has no states: the tracker wants an optimizer all the same
+        return torch.optim.SGD(network.parameters(), lr=0.1)
+    ways = {"backward": "foreach", "backward-fused": "fused"}
+    return networks.adamw(network, ways.get(step, step))
+
+
+def _inside(network: Any, optimizer: Any, step: str) -> Any:
+    """Have each parameter stepped when its gradient is there; returns what to do at the end."""
+    import torch
+
+    if step == "lomo":
+        return _lomo(network)
+    group = optimizer.param_groups[0]
+
+    def update(parameter: Any) -> None:
+        optimizer.param_groups = [{**group, "params": [parameter]}]
+        optimizer.step()
+        parameter.grad = None
+
+    for parameter in network.parameters():
+        parameter.register_post_accumulate_grad_hook(update)
+    return torch.no_grad  # nothing is left to do
+
+
+def _lomo(network: Any) -> Any:
+    """LOMO's rule: a gradient is used up when the next one is made, by fp32 copies."""
+    import torch
+
+    parameters = list(network.parameters())
+
+    def update(gradient: Any = None) -> Any:
+        with torch.no_grad():
+            for parameter in parameters:
+                if parameter.grad is None:
+                    continue
+                wide = parameter.grad.to(torch.float32)
+                parameter.grad = None
+                copy = parameter.data.to(torch.float32)
+                copy.add_(wide, alpha=-0.1)
+                parameter.data.copy_(copy)
+        return gradient
+
+    for parameter in parameters:
+        parameter.register_hook(update)
+    return update
+
+
+def _away() -> Any:
+    """Saved tensors on a host that is not tracked: what comes back is a tensor of the same size.
+
+    ``save_on_cpu`` copies every tensor it is given, each time, and on the way back makes a new
+    one; the copies on the host are left out here, since all is on a CPU.
+    """
+    import torch
+    from torch.autograd.graph import saved_tensors_hooks
+
+    def pack(tensor: Any) -> tuple[Any, Any]:
+        return tensor.size(), tensor.dtype
+
+    def unpack(packed: tuple[Any, Any]) -> Any:
+        size, dtype = packed
+        return torch.empty(size, dtype=dtype)
+
+    return saved_tensors_hooks(pack, unpack)
