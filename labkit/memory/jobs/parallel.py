@@ -11,7 +11,7 @@ from annotated_types import Ge, Le
 from labkit.errors import BadValue, UsageError, not_among
 from labkit.kit.describe import checked, description
 from labkit.memory.jobs.batch import Batch
-from labkit.memory.tape.mode import SequenceGather, Size
+from labkit.memory.tape.mode import CpExchange, SequenceGather, Size
 from labkit.models import Model, Unit
 
 Rule = Literal["dim0", "flat", "tensor"]
@@ -136,7 +136,11 @@ class Parallel:
         sp_gather: whether the inputs of column-parallel products, which ``sp`` gathers, are
             gathered ``"again"`` in the backward pass, again and always into one ``"buffer"`` that
             is kept between its uses (Megatron-LM), or ``"kept"`` (nanotron).
-        cp: ranks that share each sequence; ZeRO shards over them too.
+        cp: ranks that share each sequence; ZeRO shards over them too. ``cp_exchange``: how they
+            exchange keys and values in a layer: all at once (``"all-gather"``, the default of
+            torch's ``context_parallel``), one rank's at a time (``"all-to-all"``, its other way),
+            or around a ``"ring"`` whose every step is kept until a layer is done (Megatron-LM's
+            ``p2p``).
         pp: pipeline stages in space; ``layers`` says how many each device has where not alike (0: a
             device with an end of the model only), ``layer_split`` by which framework's rule they
             are shared out otherwise (see :func:`split_layers`), ``chunks`` into how many pieces a
@@ -174,6 +178,7 @@ class Parallel:
     sp: bool = False
     sp_gather: SequenceGather = "again"
     cp: Size = 1
+    cp_exchange: CpExchange = "all-gather"
     pp: Size = 1
     layers: tuple[Layers, ...] | None = None
     layer_split: LayerSplit = "even"

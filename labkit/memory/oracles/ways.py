@@ -9,14 +9,27 @@ Importing this module does not load torch; its functions do.
 
 from __future__ import annotations
 
-from contextlib import ExitStack, nullcontext
-from typing import Any
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, nullcontext
+from functools import partial
+from typing import Any, NamedTuple
 
+from labkit.errors import UsageError
 from labkit.memory.oracles import tracker
 from labkit.memory.oracles.tracker import Tracked
 from labkit.memory.tape.mode import Mode
 from labkit.memory.tape.step import Moment
 from labkit.models import Model
+
+
+class Shared(NamedTuple):
+    """Ranks that share a sequence: how many, which of them this is, and whether keys and values
+    are gathered at once.
+    """
+
+    ranks: int
+    rank: int
+    gathers: bool = True
 
 
 def track(
@@ -27,6 +40,7 @@ def track(
     micro_batch: int,
     step: str = "foreach",
     offload: bool = False,
+    shared: Shared | None = None,
     **sizes: int,
 ) -> Tracked:
     """Run one step on fake tensors and count, as :func:`tracker.track` does.
@@ -37,6 +51,7 @@ def track(
         step: one of ``Recipe.step``; inside the backward pass it is torch's hooks that call
             AdamW, or LOMO's rule.
         offload: keep saved tensors on the host, as ``torch.autograd.graph.save_on_cpu`` does.
+        shared: ranks that share the sequence; ``seq`` is one rank's part of it.
         sizes: ``period``, ``group`` and ``chunks``.
     """
     import torch
@@ -46,8 +61,12 @@ def track(
 
     inside = step not in {"foreach", "fused", "for-loop"}
     with ExitStack() as contexts:
+        if shared is not None:
+            contexts.enter_context(_fake_ranks(shared))
         contexts.enter_context(FakeTensorMode())
         network = networks.build(model, mode, seq=seq, **sizes)
+        if shared is not None:
+            _share(network, shared)
         optimizer = _optimizer(network, step)
         if step != "lomo":
             tracker._make_states(network, optimizer)
@@ -143,3 +162,64 @@ def _away() -> Any:
         return torch.empty(size, dtype=dtype)
 
     return saved_tensors_hooks(pack, unpack)
+
+
+@contextmanager
+def _fake_ranks(shared: Shared) -> Iterator[None]:
+    """A process group of ranks that are not there."""
+    import torch.distributed as dist
+    from torch.testing._internal.distributed.fake_pg import FakeStore
+
+    if dist.is_initialized():
+        raise UsageError("torch.distributed is in use in this process already")
+    dist.init_process_group("fake", rank=shared.rank, world_size=shared.ranks, store=FakeStore())
+    try:
+        yield
+    finally:
+        dist.destroy_process_group()
+
+
+def _share(network: Any, shared: Shared) -> None:
+    """Have the network's attention run over the keys and values of all ranks, by torch's own
+    program on this device's kernel.
+    """
+    import torch
+    import torch.distributed as dist
+    from torch.distributed.tensor.experimental._context_parallel import _attention
+
+    from labkit.memory.oracles.blocks import recomputed
+
+    group: Any = dist.group.WORLD
+    kernels = torch.ops.aten
+    _attention.set_rotate_method("allgather" if shared.gathers else "alltoall")
+
+    class Attention(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, q: Any, k: Any, v: Any) -> Any:
+            run = kernels._scaled_dot_product_flash_attention_for_cpu.default
+            out, sums = _attention._templated_ring_attention(group, 2, run, q, k, v, is_causal=True)
+            ctx.save_for_backward(q, k, v, out, sums)
+            return out
+
+        @staticmethod
+        def backward(ctx: Any, *gradients: Any) -> Any:
+            q, k, v, out, sums = ctx.saved_tensors
+
+            def run(*, query: Any, key: Any, value: Any, is_causal: bool, **rest: Any) -> Any:
+                operator = kernels._scaled_dot_product_flash_attention_for_cpu_backward.default
+                kept = (rest["out"], rest["logsumexp"])
+                return operator(rest["grad_out"], query, key, value, *kept, 0.0, is_causal)
+
+            return _attention._templated_ring_attention_backward(
+                group, 2, run, gradients[0], "grad_out", q, k, v, out, sums, is_causal=True
+            )
+
+    def attend(q: Any, k: Any, v: Any) -> Any:
+        groups = q.shape[1] // k.shape[1]
+        if groups > 1:
+            k, v = (x.repeat_interleave(groups, dim=1) for x in (k, v))
+        return Attention.apply(q, k, v)
+
+    again = partial(recomputed, attend)
+    for block in network.blocks:
+        block.attention.core = again if network.mode.recompute == "selective" else attend

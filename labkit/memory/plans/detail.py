@@ -39,9 +39,17 @@ CHECKED = (
 DERIVED = "derived, not checked against a run: "
 LEFT_OUT = (
     "left out: CUDA's context, library workspaces, fragmentation (see the allowance), gradient"
-    " buckets other than views, and buffers of context- and expert-parallel collectives"
+    " buckets where none are named, and buffers of expert-parallel collectives"
 )
 
+_EXCHANGES = {
+    "all-gather": "keys and values are gathered in each layer, and its outputs merged in fp32, as"
+    " torch's context_parallel does it; checked against torch's MemTracker",
+    "all-to-all": "keys and values go from rank to rank in each layer, and its outputs are merged in"
+    " fp32, as torch's context_parallel does it; checked against torch's MemTracker",
+    "ring": "keys and values go around a ring in each layer, which keeps all it has seen until it"
+    " is done, as TransformerEngine does it; read in its source, not run",
+}
 _AGAIN = {
     "again": "and gathered again backward",
     "buffer": "forward and again backward into one buffer that is there throughout",
@@ -174,6 +182,8 @@ class Estimate:
                 " keep for the backward pass is counted as if they were trained"
             )
         notes += _adapted(job)
+        if parallel.cp > 1:
+            notes.append(_EXCHANGES[parallel.cp_exchange])
         lives = "there throughout a step" if job.gradients_stay else "made backward, then dropped"
         if job.gradients_once:
             lives = "in a buffer that is allocated once"
@@ -333,7 +343,7 @@ def _derived(job: Job) -> Iterator[str]:
     if parallel.tp > 1:
         yield "tensor-parallel shares (Korthikanti et al. 2022, §4)"
     if parallel.cp > 1:
-        yield "context parallelism: each rank has 1/cp of the tokens, all else alike"
+        yield "context parallelism: each rank has 1/cp of the tokens"
     if parallel.pp > 1:
         lengths = parallel.stage_layers(job.model.num_layers)
         if len(set(lengths)) > 1:

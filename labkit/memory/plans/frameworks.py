@@ -13,7 +13,7 @@ from typing import Annotated, Any
 
 from annotated_types import Ge
 
-from labkit.errors import not_among
+from labkit.errors import BadValue, not_among
 from labkit.kit.describe import NonNegative, description
 from labkit.memory.jobs.batch import Batch
 from labkit.memory.jobs.parallel import Parallel
@@ -38,6 +38,7 @@ class Framework:
             ``tensor`` with tensor parallelism.
         recipes: what a recipe is under this framework, by its name: other fields, or ``recipe``,
             another one.
+        lacks: degrees whose buffers are not known, which must be 1.
         operators: what its models compute otherwise than by one kernel; none: what the model says.
         reserved_over_allocated: bytes the allocator reserves for one allocated; 1 where no logs of
             this framework print both.
@@ -50,6 +51,7 @@ class Framework:
     replicated: Mapping[str, Any] = field(default_factory=dict)
     sharded: Mapping[str, Any] = field(default_factory=dict)
     tensor: Mapping[str, Any] = field(default_factory=dict)
+    lacks: tuple[str, ...] = ()
     recipes: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     operators: tuple[str, ...] = ()
     reserved_over_allocated: Annotated[float, Ge(1)] = 1.0
@@ -85,6 +87,12 @@ class Framework:
         usuals = self.fields | sharded
         options = {name: usuals[name] for name in usuals if name not in PRESETS[preset]}
         options = options | own | said
+        for name in self.lacks:
+            if options.get(name, 1) > 1:
+                raise BadValue(
+                    f"{name} must be 1 under {self.name}, got {options[name]}: which buffers it"
+                    " takes there is not known; torchtitan, hf-trainer and megatron have it"
+                )
         if options.get("tp", 1) > 1:
             options = {**self.tensor, **options}
         parts: dict[type, dict[str, Any]] = {kind: {} for kind in PARTS}
@@ -113,6 +121,7 @@ _MEGATRON = {
     "gpu": True,
     "step": "fused",
     "gradient_buffer": True,
+    "cp_exchange": "ring",
 }
 # Their own fp32 copy of the parameters is what is stepped, by 8-bit states too.
 _MASTER = {"adam-8bit": {"recipe": "adam-8bit-master"}}
@@ -155,6 +164,7 @@ _ALL = (
         recipe="fp32-gradients",
         fields=_MEGATRON | {"loss": "vocab-parallel-copy"},
         tensor={"sp": True, "sp_gather": "kept"},
+        lacks=("cp",),
         reserved_over_allocated=1.08,
         source="huggingface/nanotron to 2024-07-17 (1e02a9ce; since then it gathers again):"
         " parallel/tensor_parallel/functional.py, models/llama.py,"
@@ -169,6 +179,7 @@ _ALL = (
         },
         sharded={"gradient_buffer": True},
         recipes=_MASTER,
+        lacks=("cp",),
         source="deepspeedai/DeepSpeed at edaa72212: runtime/zero/{stage3,stage_1_and_2}.py (stage 3"
         " has a flat buffer of a rank's gradients and one for its bucket, both made once);"
         " models as transformers has them",

@@ -94,6 +94,11 @@ class Job:
         self.parallel.check(self.model, self.batch)
         self.recipe.check_offload(self.parallel.zero)
         self.model.require_shapes()
+        if self.parallel.cp > 1 and self.batch.attention == "eager":
+            raise BadValue(
+                f"attention must be sdpa or flash where cp is {self.parallel.cp}, got eager: outputs"
+                " of several ranks' keys are merged by a kernel's log of sums"
+            )
         if self.recipe.adapter is not None:
             self._check_adapter(self.recipe.adapter)
         if self.batch.partition_checkpoints:
@@ -259,6 +264,8 @@ class Job:
                 "micro_batch": self.numbers.get("micro_batch", self.batch.micro_batch),
                 "tp": self.parallel.tp,
                 "ep": self.parallel.ep,
+                "cp": self.parallel.cp,
+                "cp_exchange": self.parallel.cp_exchange,
                 "sequence_parallel": self.parallel.sp,
                 "period": max(1, self.batch.every),
                 "group": self.batch.recompute_group,

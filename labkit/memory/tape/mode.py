@@ -23,6 +23,7 @@ Loss = Literal[
     "eager-fp32", "vocab-parallel", "vocab-parallel-copy", "loss-parallel", "chunked", "fused"
 ]
 LogitsHeld = Literal["none", "compute", "fp32"]
+CpExchange = Literal["all-gather", "all-to-all", "ring"]
 SequenceGather = Literal["again", "buffer", "kept"]
 
 

@@ -40,6 +40,7 @@ from labkit.memory.tape.step import ON_TAPE, Moment
 
 # Choices of a shape that are a program's under the same name.
 _CHOICES = ("mlp", "qkv_bias", "out_bias", "mlp_bias", "fused_qkv", "qk_norm", "tied")
+MOST_EXCHANGES = 5  # of keys and values; those after are like it
 Key = TypeVar("Key", bound=str)
 _MOST = 2**53  # elements that a float still counts one by one
 
@@ -88,11 +89,26 @@ def _program(shape: Shape, mode: Mode, numbers: Numbers, *, batched: bool) -> Pr
         adapter_width=numbers.adapter_bytes,
         adapter_dropout=numbers.adapter_dropout,
         packed=numbers.packed,
+        exchange=numbers.cp_exchange if numbers.cp > 1 else "",
+        exchanges=_exchanges(mode, numbers.cp),
         update=numbers.update,
         state_width=numbers.state_bytes,
         structure=structure,
         **fixed,
     )
+
+
+def _exchanges(mode: Mode, cp: int) -> tuple[int, int]:
+    """Exchanges of the fullest rank of ``cp``, and how many of them are with earlier ranks.
+
+    Merging all queries' outputs takes most for a moment, merging half of them leaves a copy that is
+    kept: a rank in the middle does both. Of two ranks the last is the fuller where that copy is
+    soon gone and the outputs are cast to be merged.
+    """
+    if cp == 2:
+        kept = mode.recompute == "none" or mode.dtype == "fp32"
+        return 2, 0 if kept else 1
+    return min(cp, MOST_EXCHANGES), 1
 
 
 def _fixed(shape: Shape, mode: Mode, numbers: Numbers) -> dict[str, Any]:

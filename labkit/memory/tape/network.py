@@ -15,6 +15,7 @@ from labkit.memory.tape import tape as tapes
 from labkit.memory.tape.mode import BF16, FP32, Mode
 from labkit.memory.tape.operators import Linear
 from labkit.memory.tape.sizes import DENSE
+from labkit.memory.tape.exchanges import Rounds
 from labkit.memory.tape.special_operators import SpecialOperators
 from labkit.memory.tape.tape import Tape, Tensor, call, count, unit
 
@@ -33,7 +34,8 @@ class Program:
     experts and ``repeat`` (of the recomputation) are fixed. ``stack``: which kinds there are.
     ``adapted``: the projections that have adapters, all else is frozen; those have elements of
     ``adapter_width`` bytes, and dropout or not; ``packed``: frozen matrices of layers have 4 bits.
-    ``update`` and ``state_width``: of the step inside the backward pass, as
+    ``exchange``: how ranks that share the sequence exchange keys and values, in
+    ``exchanges`` (how many, and how many of them with earlier ranks). ``update`` and ``state_width``: of the step inside the backward pass, as
     :class:`~labkit.memory.tape.sizes.Numbers` has them.
     """
 
@@ -61,6 +63,8 @@ class Program:
     adapter_width: int = FP32
     adapter_dropout: bool = False
     packed: bool = False
+    exchange: str = ""
+    exchanges: tuple[int, int] = (1, 0)
     update: str = ""
     state_width: int = 0
 
@@ -126,7 +130,16 @@ class Network:
         """Attention by the flash kernel."""
         if self.program.grouped and self.mode.repeat_kv:
             k, v = (self.tape.local(self.ops.repeat(x, self.wide)) for x in (k, v))
-        return self.ops.attention(q, k, v, self.wide, unit("b·s·a"))
+        if not self.program.exchange:
+            return self.ops.attention(q, k, v, self.wide, unit("b·s·a"))
+        repeated = self.program.grouped and self.mode.repeat_kv
+        sizes = (self.wide, unit("b·s·a"))
+        if self.program.exchange == "ring":
+            return self.ops.ring_attention(q, k, v, *sizes)
+        gathers = self.program.exchange == "all-gather"
+        number, whole = self.program.exchanges
+        rounds = Rounds(number, whole, gathers=gathers, copies=not repeated)
+        return self.ops.shared_attention(q, k, v, *sizes, rounds)
 
     @call
     def attend_eagerly(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
@@ -185,5 +198,9 @@ class Network:
         return unit("tp·b·s·h" if self.program.sequence_parallel else "b·s·h")
 
     def merge(self, out: Tensor) -> Tensor:
-        """Heads put side by side: the kernel's output lies that way, a product's must be copied."""
-        return self.ops.copy(out) if self.mode.attention == "eager" else out
+        """Heads put side by side: the kernel's output lies that way, a product's must be copied, and
+        so must one that was merged by halves.
+        """
+        number, whole = self.program.exchanges
+        halves = self.program.exchange not in {"", "ring"} and whole < number - 1
+        return self.ops.copy(out) if halves or self.mode.attention == "eager" else out

@@ -5,7 +5,7 @@ Each method mirrors one operator as torch 2.13 runs it on a CPU. Widths are byte
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from labkit.memory.tape.mode import BF16, BOOL, FP32
@@ -63,21 +63,25 @@ class Operators:
         names: Sequence[str] = (),
         backward: Backward | None = None,
         kind: str = "",
+        run: Callable[[], list[Tensor]] | None = None,
     ) -> list[Tensor]:
         """Run one operator: make its node, keep what it saves, allocate its outputs.
 
-        Where nobody wants the gradient of any input there is no node, and nothing is kept.
+        Where nobody wants the gradient of any input there is no node, and nothing is kept. ``run``
+        allocates the outputs itself.
         """
         tape = self.tape
+        run = run or (lambda: tape.together(*outputs, beside=(*inputs, *saves)))
         tape.need(*inputs, *saves)
         if inputs and all(x is None or x.frozen for x in inputs):
-            results = tape.together(*outputs, beside=(*inputs, *saves))
+            results = run()
             for result in results:
                 result.frozen = True
             return results
         node = tape.node(backward or self.each(inputs), *inputs)
         tape.save(node, *saves)
-        results = tape.kept_outputs(kind, lambda: tape.together(*outputs, beside=(*inputs, *saves)))
+        results = tape.kept_outputs(kind, run)
+        tape.need(*inputs, *saves)
         outer = [results[place] for place in saves_outputs]
         tape.save(node, *outer)
         for name, kept in zip(names, (*saves, *outer), strict=False):

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from labkit.errors import UsageError
-from labkit.memory.tape.mode import FP32, Mode
+from labkit.memory.tape.mode import FP32, CpExchange, Mode
 from labkit.memory.tape.tape import UNITS
 from labkit.models import Model
 
@@ -35,7 +35,7 @@ _NONE = dict.fromkeys((letter for unit in _LETTERS for letter in unit), 0)
 class Numbers:
     """The sizes of a step that are numbers; each may be an array. See :func:`moments`.
 
-    Those from ``rank`` on are no arrays. ``adapted`` and those beside it say which projections have
+    ``cp`` and those from ``rank`` on are no arrays. ``adapted`` and those beside it say which projections have
     adapters, of which ``rank`` and of how many bytes an element, whether with dropout, and whether
     the base is in 4 bits; ``update`` is how the optimizer steps inside the backward pass
     (:data:`labkit.memory.tape.tape.UPDATES`), by temporaries of ``state_bytes`` an element.
@@ -48,6 +48,8 @@ class Numbers:
     chunks: Any = 8
     tp: Any = 1
     ep: Any = 1
+    cp: int = 1
+    cp_exchange: CpExchange = "all-gather"
     sequence_parallel: bool = False
     rank: int = 0
     adapted: tuple[str, ...] = ()
@@ -168,6 +170,7 @@ def _letters(shape: Shape, numbers: Numbers, mode: Mode) -> dict[str, Any]:
         **{"h": shape.hidden, "a": heads, "q": over(shape.heads * shape.head_dim, tp)},
         **{"k": over(shape.kv_heads * shape.head_dim, tp), "f": over(shape.ffn, tp)},
         **{"v": over(shape.vocab, tp), "p": shape.positions, "ρ": numbers.rank},
+        "cp": numbers.cp,
     }
     if mode.chunked:
         letters["c"], letters["e"] = numbers.chunk_rows

@@ -117,6 +117,11 @@ UNITS = (
     "h·m",
     # Sequence parallelism: the tokens of all tensor-parallel ranks.
     "tp·b·s·h",
+    # Context parallelism: keys, values and outputs of all cp ranks.
+    "cp·b·s·a",
+    "cp·b·s·k",
+    "cp·b·s·q",
+    "cp·b·s·w",
     # Adapters of rank ρ.
     "b·s·ρ",
     "h·ρ",
@@ -152,6 +157,14 @@ def count(**units: int) -> Counts:
 def unit(name: str) -> Counts:
     """One of a unit, as :func:`count` gives it."""
     return count(**{name: 1})
+
+
+def of_all_ranks(elements: Counts) -> Counts:
+    """The same elements of every rank that shares the sequence."""
+    every = np.zeros_like(elements)
+    for place in np.flatnonzero(elements):
+        every[INDEX[f"cp·{UNITS[place]}"]] = elements[place]
+    return every
 
 
 def call(function: Callable[..., Any]) -> Callable[..., Any]:
