@@ -1,4 +1,4 @@
-"""Ranks that share a sequence: buffers of keys and values beside torch's own context parallelism."""
+"""Ranks that share a sequence: buffers of keys and values beside torch's context parallelism."""
 
 from __future__ import annotations
 

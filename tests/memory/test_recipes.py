@@ -361,3 +361,82 @@ def test_buckets_are_of_stage_0() -> None:
     assert hf.plan(gpt, dp=2, seq=8).parallel.gradient_buckets == "copies"
     assert hf.plan(gpt, seq=8).parallel.gradient_buckets == "none"
     assert hf.plan(gpt, dp=2, zero=2, seq=8).parallel.gradient_buckets == "none"
+
+
+# ---------------------------------------------------------------- activations on the host
+
+
+AWAY: list[tuple[Model, dict[str, Any]]] = [
+    (GPT, {}),
+    (LLAMA, {}),
+    (LLAMA, {"recompute": "full"}),
+    (GPT, {"dtype": "autocast", "recompute": "full"}),
+    (LLAMA, {"dtype": "autocast", "recompute": "operators"}),
+    (LLAMA, {"dtype": "fp32", "recompute": "selective"}),
+    (LLAMA, {"attention": "eager", "norm_fused": False}),
+    (GPT, {"loss": "chunked"}),
+]
+
+
+@pytest.mark.parametrize(("model", "choices"), AWAY)
+def test_saved_tensors_on_the_host_are_torchs_at_every_moment(
+    model: Model, choices: dict[str, Any]
+) -> None:
+    pytest.importorskip("torch")
+    mode = Mode(**choices)
+    batch = {"norm_fused": mode.norm_fused, "offload_activations": "cpu"}
+    plan = plan_of(model, mode, "fused", seq=24, micro_batch=3, **batch)
+    seen = ways.track(model, mode, seq=24, micro_batch=3, step="fused", offload=True)
+    told = plan.moments()["total"]
+    for moment, parts in seen.moments.items():
+        if moment in told:
+            assert told[moment] == parts["Total"], moment
+    assert plan.peak_bytes == seen.peak_bytes
+    table = memory.check(plan)
+    assert table["difference_bytes"].iloc[-1] == 0
+
+
+def test_torch_packs_as_the_oracle_does() -> None:
+    """``save_on_cpu`` keeps a copy of every tensor it is given and makes a new one each time."""
+    torch = pytest.importorskip("torch")
+    from torch.autograd.graph import save_on_cpu
+
+    x = torch.ones(4, 6, requires_grad=True)
+    with save_on_cpu(pin_memory=False):
+        y = x * x
+    hooks = save_on_cpu(pin_memory=False)
+    packed = hooks.pack_hook(x)
+    assert packed[1].shape == hooks.unpack_hook(packed).shape == x.shape
+    y.sum().backward()
+    assert x.grad is not None
+
+
+def test_checkpoints_on_the_host_leave_the_device() -> None:
+    """layers × tokens × hidden × 2 bytes (and rotary tables), as F5 of the trials asked."""
+    model = Model.preset("llama-3-8b")
+    recipe = Recipe.preset("pure-bf16", step="fused")
+    here, there = (
+        Plan(
+            model=model,
+            recipe=recipe,
+            batch=Batch(seq=8192, recompute="full", offload_activations=place),
+        )
+        for place in ("device", "cpu")
+    )
+    inputs = 32 * 8192 * 4096 * 2
+    saved = here.moments()["total"] - there.moments()["total"]
+    assert saved[Moment.LOSS_BACKWARD] >= inputs
+    away = there.elsewhere().set_index("component")["num_bytes"]
+    assert away["activation.input"] == inputs
+    assert set(there.elsewhere()["place"]) == {"cpu"}
+    frame = there.frame()
+    assert frame["num_bytes"][frame["place"] == "cpu"].sum() == pytest.approx(away.sum())
+
+
+def test_who_offloads_no_activations() -> None:
+    with pytest.raises(UsageError, match="offload_activations must be device where formula"):
+        Batch(seq=8, formula="zero-paper", offload_activations="cpu")
+    batch = Batch(seq=8, offload_activations="cpu")
+    adapters = Plan(model=Model.preset("llama-2-7b"), recipe=Recipe.preset("lora"), batch=batch)
+    with pytest.raises(UsageError, match="offload_activations must be device where there is an"):
+        _ = adapters.peak_bytes

@@ -41,6 +41,10 @@ class Batch:
         logits_held: which logits the training loop holds until the step is done: ``"none"``, those
             of the ``"compute"`` format (a Hugging Face output that is kept), or their ``"fp32"``
             copy (torchtitan's loop before it deleted them).
+        offload_activations: ``"cpu"``: what is saved for the backward pass, inputs of recomputed
+            layers among it, is copied to the host and back when it is needed (torch's
+            ``save_on_cpu`` around the forward pass, on which torchtune's and TRL's
+            ``OffloadActivations`` are built; these keep a few tensors longer to overlap copies).
         gpu: operators as a GPU runs them rather than a CPU: fp32 statistics of LayerNorm, and
             powers in fp32 under autocast.
         dropout_mask_bytes: what dropout stores for an element: 0 without dropout, 1 on CUDA.
@@ -65,11 +69,17 @@ class Batch:
     loss: Loss = "eager-fp32"
     loss_chunks: Size = 8
     logits_held: LogitsHeld = "none"
+    offload_activations: Literal["device", "cpu"] = "device"
     gpu: bool = False
     formula: Literal["zero-paper"] | None = None
     partition_checkpoints: bool = False
 
     def __post_init__(self) -> None:
+        if self.formula is not None and self.offload_activations != "device":
+            raise BadValue(
+                f"offload_activations must be device where formula is {self.formula}, got"
+                f" {self.offload_activations}: papers' activations have no place of their own"
+            )
         if self.recompute_group > 1 and self.recompute != "full":
             raise BadValue(
                 f"recompute_group ({self.recompute_group}) must be 1 unless recompute is full"

@@ -58,15 +58,21 @@ Rows = list[tuple[str, float, float]]
 
 def _fake(plan: Plan) -> Rows:
     """The plan beside torch's tracker."""
-    from labkit.memory.oracles import adapters, tracker
+    from labkit.memory.oracles import adapters, tracker, ways
 
-    if plan.recipe.adapter is None:
+    offload = plan.batch is not None and plan.batch.offload_activations != "device"
+    if plan.recipe.in_backward or offload:
+        settings = tracker.settings_of(plan)
+        if settings.pop("parallel") is not None:
+            raise UsageError("oracle 'fake' needs one rank where activations are offloaded")
+        seen = ways.track(**settings, offload=offload)
+    elif plan.recipe.adapter is None:
         seen = tracker.track(**tracker.settings_of(plan))
     else:
         seen = adapters.track(**adapters.settings_of(plan))
     assert isinstance(plan.model, Model)
     counters = 0
-    if plan.recipe.step != "fused":  # on a CPU they count too
+    if not plan.recipe.step.endswith("fused"):  # on a CPU they count too
         job = plan.estimate.job
         numbers = Numbers(**job.arguments)
         parts = moments.tensors(job.shape, job.mode, numbers)
@@ -140,6 +146,11 @@ def _cuda(plan: Plan) -> Rows:
     from labkit.memory.oracles import cuda
 
     _refuse_adapter(plan, "cuda")
+    if plan.recipe.in_backward or plan.estimate.job.mode.offload:
+        raise UsageError(
+            "oracle 'cuda' takes its step after the backward pass and keeps activations on the"
+            " device: give oracle 'fake'"
+        )
     return [("peak", float(plan.peak_bytes), float(cuda.peak_of(plan, cuda.gpu())))]
 
 

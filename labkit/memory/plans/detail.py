@@ -98,15 +98,17 @@ class Estimate:
         job = self.job
         shape = self.job.own_shape
         arguments = self.job.arguments
+        place = job.batch.offload_activations
         flight = f" × {job.in_flight:g} in flight" if job.in_flight > 1 else ""
         for term in saved.stack_terms(shape, job.mode, **arguments):
             name = term.component.replace("layers.", "activation.", 1)
             formula = f"{term.formula}{flight}, l = {job.layers}"
-            yield Term(name, float(term.num_bytes) * job.in_flight, formula, term.source)
+            size = float(term.num_bytes) * job.in_flight
+            yield Term(name, size, formula, term.source, place)
         for term in saved.end_terms(shape, job.mode, **arguments) if job.has_head else ():
             name = f"activation.{term.component}"
             size = float(term.num_bytes)
-            yield replace(term, component=name, num_bytes=size)
+            yield replace(term, component=name, num_bytes=size, place=place)
 
     def _passing(self) -> Iterator[Term]:
         """Components that no closed form stands for, each with its largest value at any moment."""
@@ -132,6 +134,9 @@ class Estimate:
             kept = getattr(self.job.recipe, f"offload_{term.row}", "device")
             if kept != "device" and term.place != "device":
                 sizes[term.row, term.place] += term.num_bytes
+        if self.job.mode.offload:
+            kept = sum(term.num_bytes for term in self._activations())
+            sizes["activations", self.job.batch.offload_activations] += kept
         return [(name, place, float(size)) for (name, place), size in sizes.items() if size]
 
     def table(self) -> pd.DataFrame:
@@ -146,7 +151,8 @@ class Estimate:
 
     def elsewhere(self) -> pd.DataFrame:
         """What is kept on the CPU or on NVMe: component, place, bytes, formula, source."""
-        return listed(t for t in self._states() if t.place != "device" and t.num_bytes)
+        terms = (*self._states(), *self._activations())
+        return listed(t for t in terms if t.place != "device" and t.num_bytes)
 
     @property
     def assumptions(self) -> tuple[str, ...]:
@@ -203,6 +209,11 @@ class Estimate:
                 " part only, gradients of the head's input and weight from the forward pass on"
             )
         notes += _states_elsewhere(recipe)
+        if job.mode.offload:
+            notes.append(
+                "saved tensors are copied to the host, each time one is saved, and back one node at"
+                " a time, as torch's save_on_cpu does it; checked against torch's MemTracker"
+            )
         return (*notes, *_taken_for_granted(job), LEFT_OUT)
 
     def collectives(self, *, ranks_per_node: int) -> tuple[traffic.Collective, ...]:

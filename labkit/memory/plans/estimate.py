@@ -57,7 +57,7 @@ def rows_by_moment(job: Job) -> dict[Moment, Row]:
     passing = fsdp.Passing(job)
     # What the layers keep for one microbatch that waits for its backward pass.
     gathers = passing.gathers and passing.shared
-    waits = gathers or job.in_flight > 1
+    waits = (gathers or job.in_flight > 1) and not job.mode.offload
     kept = _once(_stack_bytes, shape, job.mode, given) if waits else 0
     others = (job.in_flight - 1) * kept if job.in_flight > 1 else 0
     there |= passing.buckets(gradients)

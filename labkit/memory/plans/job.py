@@ -47,6 +47,7 @@ def mode_of(model: Model, recipe: Recipe, batch: Batch, gather: SequenceGather =
         logits_held=batch.logits_held,
         sequence_gather=gather,
         gpu=batch.gpu,
+        offload=batch.offload_activations != "device",
         dropout_mask_bytes=batch.dropout_mask_bytes,
     )
 
@@ -149,6 +150,11 @@ class Job:
             raise BadValue(
                 "zero must be <= 2 where there is an adapter, got 3: how a frozen base is gathered"
                 " is not known"
+            )
+        if self.batch.offload_activations != "device":
+            raise BadValue(
+                "offload_activations must be device where there is an adapter: how a frozen base"
+                " comes back is not known"
             )
         if self.batch.loss == "fused":
             raise BadValue(

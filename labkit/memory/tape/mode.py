@@ -46,6 +46,7 @@ class Mode:
         mask_added: attention written out adds one mask that all layers share, instead of one
             boolean mask a layer that is kept. ``softmax_fp32``: its softmax runs in fp32.
         sequence_gather: :attr:`~labkit.memory.jobs.parallel.Parallel.sp_gather`.
+        offload: what is saved for the backward pass is copied to the host and back.
         dropout_mask_bytes: of the embedding, of attention's scores where they exist, after
             attention and after the MLP.
     """
@@ -63,6 +64,7 @@ class Mode:
     logits_held: LogitsHeld = "none"
     sequence_gather: SequenceGather = "again"
     gpu: bool = False
+    offload: bool = False
     dropout_mask_bytes: MaskBytes = 0
 
     @property

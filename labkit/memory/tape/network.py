@@ -12,10 +12,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from labkit.memory.tape import tape as tapes
+from labkit.memory.tape.exchanges import Rounds
 from labkit.memory.tape.mode import BF16, FP32, Mode
 from labkit.memory.tape.operators import Linear
 from labkit.memory.tape.sizes import DENSE
-from labkit.memory.tape.exchanges import Rounds
 from labkit.memory.tape.special_operators import SpecialOperators
 from labkit.memory.tape.tape import Tape, Tensor, call, count, unit
 
@@ -75,9 +75,14 @@ class Network:
     def __init__(self, program: Program) -> None:
         self.program = program
         self.mode = program.mode
-        self.tape = Tape(update=program.update, state_width=program.state_width)
+        mode = program.mode
+        self.tape = Tape(
+            update=program.update, state_width=program.state_width, offload=mode.offload
+        )
         self.ops = SpecialOperators(self.tape, gpu=self.mode.gpu)
         self.width = BF16 if self.mode.dtype == "bf16" else FP32
+        narrow = FP32 if self.mode.dtype == "fp32" else BF16
+        self.ops.tables = [[Tensor(None, unit("s·δ"), narrow)] for _ in range(2)]
         self.llama = program.mlp == "swiglu"
 
     def parameter(self, *names: str) -> Tensor:

@@ -53,6 +53,7 @@ class Operators:
     def __init__(self, tape: Tape, *, gpu: bool = False) -> None:
         self.tape = tape
         self.gpu = gpu
+        self.tables: list[list[Tensor]] = [[], []]  # of rotary positions
 
     def kernel(
         self,
@@ -344,8 +345,10 @@ class Operators:
     def rotate(self, x: Tensor) -> Tensor:
         """Rotary positions: x·cos + turned(x)·sin, where half of turned(x) changed its sign."""
         turned = self.tape.local(self._turn(x))
-        plain = self.scale(x)  # the tables are buffers: they are held anyway
-        return self.add(plain, self.scale(turned))
+        # The tables are buffers: they are held anyway, but copied where what is saved is offloaded.
+        cos, sin = self.tables if self.tape.offload else ([], [])
+        plain = self.kernel([x], x.size, saves=cos)[0]
+        return self.add(plain, self.kernel([turned], turned.size, saves=sin)[0])
 
     def _turn(self, x: Tensor) -> Tensor:
         """One turned half of a head, counted as half the bytes of as many elements."""
@@ -422,6 +425,7 @@ class Operators:
         both = len(learned) > 1  # LayerNorm's kernel leaves out gradients that nobody wants
         wanted = [part for part in (x, *learned) if not (both and part.frozen)]
         at_once = self.at_once(*wanted)
+        kept = learned if self.tape.offload else learned[:1]  # LayerNorm saves its bias too
         places = [place for place, part in enumerate((x, *learned)) if part in wanted]
 
         def backward(grads: list[Tensor], saved: list[Tensor]) -> list[Tensor | None]:
@@ -434,9 +438,9 @@ class Operators:
             [x, *learned],
             x.size,
             *((rows, width) for _ in learned),
-            saves=[x, learned[0]],
+            saves=[x, *kept],
             saves_outputs=range(1, 1 + len(learned)),
-            names=["norm input", "", *(["norm statistics"] * len(learned))],
+            names=["norm input", *[""] * len(kept), *["norm statistics"] * len(learned)],
             backward=backward,
         )[0]
 

@@ -6,6 +6,8 @@ hold the two against each other. Only this module knows both the programs and th
 
 from __future__ import annotations
 
+from functools import partial
+
 from labkit.memory.tape import tape as tapes
 from labkit.memory.tape.mode import FP32, INT64
 from labkit.memory.tape.network import Network, Program
@@ -177,9 +179,25 @@ class Shadow(Network):
                 with self.part(""):
                     self.tape.named("input", x)
                 keeps = every_second_product if self.mode.recompute == "operators" else None
-                x = self.tape.checkpoint(lambda y, group=group: self.unit(group, y), x, keeps=keeps)
+                run = partial(self._again, group)
+                x = self.tape.checkpoint(run, x, *self._tables(), keeps=keeps)
         self.leave(Moment.LOSS_FORWARD, x)
         return x
+
+    def _again(self, group: list[Block], x: Tensor, *tables: Tensor) -> Tensor:
+        """Run a group of layers as a checkpoint, to which rotary tables are given as well."""
+        before = self.ops.tables
+        self.ops.tables = [[table] for table in tables] or before
+        try:
+            return self.unit(group, x)
+        finally:
+            self.ops.tables = before
+
+    def _tables(self) -> list[Tensor]:
+        """Rotary tables, where a checkpoint's inputs are copied to the host."""
+        if not (self.llama and self.tape.offload):
+            return []
+        return [table for tables in self.ops.tables for table in tables]
 
     @call
     def unit(self, group: list[Block], x: Tensor) -> Tensor:

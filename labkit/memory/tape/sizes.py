@@ -171,6 +171,7 @@ def _letters(shape: Shape, numbers: Numbers, mode: Mode) -> dict[str, Any]:
         **{"k": over(shape.kv_heads * shape.head_dim, tp), "f": over(shape.ffn, tp)},
         **{"v": over(shape.vocab, tp), "p": shape.positions, "ρ": numbers.rank},
         "cp": numbers.cp,
+        "δ": shape.rope_head_dim or shape.head_dim,
     }
     if mode.chunked:
         letters["c"], letters["e"] = numbers.chunk_rows

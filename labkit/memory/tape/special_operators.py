@@ -7,8 +7,8 @@ exist for a moment; real training does it in place.
 
 from __future__ import annotations
 
-from labkit.memory.tape.mode import BF16, BOOL, FP32, INT64
 from labkit.memory.tape.exchanges import SharedAttention
+from labkit.memory.tape.mode import BF16, BOOL, FP32, INT64
 from labkit.memory.tape.tape import Backward, Counts, Tensor, call, unit
 
 

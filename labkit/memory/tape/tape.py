@@ -11,7 +11,8 @@ something still needs it (:meth:`Tape.need`), and these are all the rules:
 1. an operator needs its operands until its outputs are allocated;
 2. a call needs its arguments, and the locals it names, until it returns (:func:`call`,
    :meth:`Tape.local`), as the frame of a Python function does;
-3. a node needs what it saved until its backward pass is done; a formula that is done with its
+3. a node needs what it saved until its backward pass is done (where that is kept on the host,
+   what comes back for it from the beginning of its backward pass); a formula that is done with its
    operands earlier says so (:meth:`Tape.done`), which frees what was computed again for it;
 4. a checkpoint needs its inputs until the last of its nodes is done, and the outputs that it
    keeps until the second run takes them;
@@ -32,7 +33,7 @@ layer's index and so largest at the first or the last layer.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import wraps
 from typing import Any
 
@@ -40,6 +41,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from labkit.memory.tape.graph import (
+    Away,
     Backward,
     Checkpoint,
     Counts,
@@ -67,6 +69,7 @@ UNITS = (
     "b·a·s²",
     "s²",
     "s·h",
+    "s·δ",
     "h",
     "q",
     "k",
@@ -187,7 +190,11 @@ def call(function: Callable[..., Any]) -> Callable[..., Any]:
 class Tape:
     """The log of one step: allocations, last uses, and what nodes saved."""
 
-    def __init__(self, *, update: str = "", state_width: int = 0) -> None:
+    def __init__(
+        self, *, update: str = "", state_width: int = 0, offload: bool = False
+    ) -> None:
+        self.offload = offload
+        self.away: dict[Storage, Storage | None] = {}  # copies on the host, and of what
         self.update = update
         self.state_width = state_width
         self.waiting: Tensor | None = None  # a gradient that waits for the next one
@@ -345,6 +352,9 @@ class Tape:
                     raise StopRecomputation
             elif self.recording is not None:
                 node.saved.append(Holder(self.recording))
+            elif self.offload:
+                self._log_away(tensor)
+                node.saved.append(Away(*tensor.size))
             else:
                 node.saved.append(tensor.view())
                 self._log_saved(tensor)
@@ -354,10 +364,20 @@ class Tape:
         if tensor.storage is not None:
             self.saved.setdefault(tensor.storage, (self.layer, self.multiplicity))
 
-    def _unpack(self, saved: Tensor | Holder) -> Tensor:
-        """A saved tensor; a holder runs its checkpoint again, and gives it up for good."""
+    def _log_away(self, tensor: Tensor) -> None:
+        """Note a copy on the host, which is made anew each time a tensor is saved."""
+        copy = Storage(tensor.elements * tensor.width, (ACTIVATIONS, self.multiplicity), self.now)
+        self.away[copy] = tensor.storage
+        self.saved[copy] = (self.layer, self.multiplicity)
+
+    def _unpack(self, saved: Tensor | Holder | Away) -> Tensor:
+        """A saved tensor; a holder runs its checkpoint again, and gives it up for good; what is on
+        the host comes back.
+        """
         if isinstance(saved, Tensor):
             return saved
+        if isinstance(saved, Away):
+            return self.new(saved.elements, saved.width)
         checkpoint = saved.checkpoint
         if checkpoint.recomputed is None:
             checkpoint.recomputed = {}
@@ -409,18 +429,36 @@ class Tape:
         """
         cast = self.casts is not None
 
+        away = self.offload and self.recording is None
+
         def rerun() -> None:
             self.casts = {} if cast else None
-            function(*(tensor.view() for tensor in inputs))
+            given = [tensor.view() for tensor in inputs]
+            if away:
+                given = self.together_one_by_one(inputs)
+            try:
+                function(*given)
+            finally:
+                self.need(*given)
 
         for tensor in inputs:
-            self._log_saved(tensor)
+            if away:
+                self._log_away(tensor)
+            else:
+                self._log_saved(tensor)
         before = self.recording
-        self.recording = Checkpoint(inputs, rerun, keeps)
+        self.recording = Checkpoint(() if away else inputs, rerun, keeps)
         try:
             return function(*inputs)
         finally:
             self.recording = before
+
+    def together_one_by_one(self, tensors: Sequence[Tensor]) -> list[Tensor]:
+        """Tensors of the same sizes, each made while those before it are there."""
+        made: list[Tensor] = []
+        for tensor in tensors:
+            made.append(self.new(*tensor.size, *made))
+        return made
 
     def backward(self, loss: Tensor) -> None:
         """Run the graph behind ``loss``; the loop holds loss and gradient to the end."""
@@ -450,11 +488,17 @@ class Tape:
         grads = [grad for grad in buffers.pop(node) if grad is not None]
         if node.hook is not None:
             node.hook(grads[0])
-        operands = [self._unpack(saved) for saved in node.saved]
+        operands: list[Tensor] = []
+        for saved in node.saved:
+            operands.append(self._unpack(saved))
+            self.need(*grads, *operands)
         results = node.backward(grads, operands)
         self.need(*grads, *operands)
         for saved in node.saved:
-            self.need(*([saved] if isinstance(saved, Tensor) else saved.checkpoint.holds()))
+            if isinstance(saved, Holder):
+                self.need(*saved.checkpoint.holds())
+            elif isinstance(saved, Tensor):
+                self.need(saved)
         for edge, grad in zip(node.edges, results, strict=True):
             self.need(grad)
             if edge is None or grad is None:
