@@ -440,3 +440,73 @@ def test_who_offloads_no_activations() -> None:
     adapters = Plan(model=Model.preset("llama-2-7b"), recipe=Recipe.preset("lora"), batch=batch)
     with pytest.raises(UsageError, match="offload_activations must be device where there is an"):
         _ = adapters.peak_bytes
+
+
+# ---------------------------------------------------------------- losses in parts
+
+
+@pytest.mark.parametrize("chunks", [3, 4, 7])
+@pytest.mark.parametrize("dtype", ["bf16", "fp32", "autocast"])
+@pytest.mark.parametrize("model", [GPT, LLAMA.resized(vocab=1001)])
+def test_logits_made_in_parts_are_torchtunes_at_every_moment(
+    model: Model, dtype: Any, chunks: int
+) -> None:
+    pytest.importorskip("torch")
+    mode = Mode(dtype=dtype, loss="chunked-output")
+    sizes = {"seq": 29, "micro_batch": 3}
+    plan = plan_of(model, mode, "fused", loss_chunks=chunks, **sizes)
+    seen = ways.track(model, mode, step="fused", chunks=chunks, **sizes)
+    told = plan.moments()["total"]
+    for moment, parts in seen.moments.items():
+        if moment in told:
+            assert told[moment] == parts["Total"], moment
+    assert plan.peak_bytes == seen.peak_bytes
+
+
+@pytest.mark.parametrize("loss", ["chunked", "chunked-output", "fused"])
+def test_parts_of_the_loss_by_number_and_by_tokens(loss: Any) -> None:
+    model = Model.preset("gpt2-124m")
+
+    def peak(**said: Any) -> Any:
+        batch = Batch(seq=512, micro_batch=4, loss=loss, recompute="full", **said)
+        return Plan(model=model, batch=batch, recipe=Recipe.preset("pure-bf16"))
+
+    assert peak(loss_chunk_tokens=256).peak_bytes == peak(loss_chunks=8).peak_bytes
+    wide = [peak(loss_chunk_tokens=tokens).moments()["total"] for tokens in (1024, 100)]
+    assert wide[0].max() >= wide[1].max()
+    swept = memory.sweep(peak(loss_chunk_tokens=100), seq=[256, 512], micro_batch=[1, 4])
+    alone = [
+        Plan(
+            model=model,
+            recipe=Recipe.preset("pure-bf16"),
+            batch=replace(
+                peak(loss_chunk_tokens=100).batch, seq=row.seq, micro_batch=row.micro_batch
+            ),
+        ).peak_bytes
+        for row in swept.itertuples()
+    ]
+    assert list(swept["peak_bytes"]) == alone
+
+
+def test_ligers_rule_for_the_number_of_parts() -> None:
+    """Llama-3-8B, 8,192 tokens: ⌈128256/4096⌉ = 32 wide, ⌈8192/32⌉ = 256 tokens a part."""
+    model = Model.preset("llama-3-8b")
+
+    def peak(**said: Any) -> float:
+        batch = Batch(seq=8192, loss="fused", recompute="full", **said)
+        return Plan(model=model, recipe=Recipe.preset("pure-bf16"), batch=batch).peak_bytes
+
+    assert peak(loss_chunks="liger") == peak(loss_chunk_tokens=256) == peak(loss_chunks=32)
+
+
+@pytest.mark.parametrize(
+    ("said", "message"),
+    [
+        ({"loss_chunk_tokens": 8}, "loss must be chunked, chunked-output or fused"),
+        ({"loss": "chunked", "loss_chunks": "liger"}, "loss_chunks must be a number"),
+        ({"loss": "fused", "loss_chunks": 4, "loss_chunk_tokens": 8}, "loss_chunks must be left"),
+    ],
+)
+def test_parts_that_the_loss_would_ignore_are_refused(said: dict[str, Any], message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        Batch(seq=64, **said)

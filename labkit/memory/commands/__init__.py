@@ -50,6 +50,10 @@ _GROUPS = {
         "labkit memory plan llama-3-8b --framework torchtitan --dp 8 --seq 8192",
         "labkit memory plan mistral-7b --lora-rank 16 --lora-targets q,v",
         "labkit memory plan llama-3-8b --recipe qlora --lora-targets all --recompute full",
+        "labkit memory plan llama-2-7b --recipe lomo --seq 512 --recompute full",
+        "labkit memory plan llama-3-8b --recipe adam-8bit-in-backward --recompute full --set"
+        " offload_activations=cpu",
+        "labkit memory plan llama-3-8b --framework torchtitan --dp 8 --set cp=8 --seq 131072",
         "labkit memory plan gpt2-1.5b --explain activation.mlp",
     ]
 )

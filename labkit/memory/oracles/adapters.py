@@ -49,7 +49,7 @@ def settings_of(plan: Plan) -> dict[str, Any]:
         "no accumulation": recipe.accumulation == 1,
         "layers recomputed each for itself, or not": job.mode.recompute != "every"
         and job.arguments["group"] == 1
-        and job.mode.loss != "chunked",
+        and not job.mode.loss.startswith("chunked"),
     }
     if missing := [rule for rule, holds in reasons.items() if not holds]:
         raise UsageError(f"oracle 'fake' needs {'; '.join(missing)} where there is an adapter")

@@ -67,6 +67,8 @@ def track(
         network = networks.build(model, mode, seq=seq, **sizes)
         if shared is not None:
             _share(network, shared)
+        if mode.loss == "chunked-output":
+            network.loss = partial(_loss_of_parts, network)
         optimizer = _optimizer(network, step)
         if step != "lomo":
             tracker._make_states(network, optimizer)
@@ -223,3 +225,19 @@ def _share(network: Any, shared: Shared) -> None:
     again = partial(recomputed, attend)
     for block in network.blocks:
         block.attention.core = again if network.mode.recompute == "selective" else attend
+
+
+def _loss_of_parts(network: Any, x: Any, targets: Any) -> Any:
+    """Logits of every part of the tokens, then the loss of each, as torchtune takes them.
+
+    Source: torchtune 0.6.1, modules/transformer.py (``chunked_output``) and
+    modules/loss/ce_chunked_output_loss.py.
+    """
+    import torch
+    from torch.nn import functional
+
+    logits = [network.output(part) for part in x.chunk(network.chunks)]
+    total = x.new_zeros((), dtype=torch.float32)
+    for part, wanted in zip(logits, targets.chunk(network.chunks), strict=True):
+        total = total + functional.cross_entropy(part.float(), wanted, reduction="sum")
+    return total / targets.numel()

@@ -56,8 +56,8 @@ class Arithmetic(NamedTuple):
         self.recipe.refuse_adapter("the papers' arithmetic")
         if self.recipe.in_backward:
             raise BadValue(
-                f"step must not be {self.recipe.step} in the papers' arithmetic, where all gradients"
-                " are there at once; a Model with a Batch is estimated otherwise"
+                f"step must not be {self.recipe.step} in the papers' arithmetic, where all"
+                " gradients are there at once; a Model with a Batch is estimated otherwise"
             )
         if isinstance(self.model, int) and self.batch is not None:
             raise BadValue("a bare parameter count has no shapes: give a Model")

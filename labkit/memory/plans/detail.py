@@ -45,8 +45,8 @@ LEFT_OUT = (
 _EXCHANGES = {
     "all-gather": "keys and values are gathered in each layer, and its outputs merged in fp32, as"
     " torch's context_parallel does it; checked against torch's MemTracker",
-    "all-to-all": "keys and values go from rank to rank in each layer, and its outputs are merged in"
-    " fp32, as torch's context_parallel does it; checked against torch's MemTracker",
+    "all-to-all": "keys and values go from rank to rank in each layer, and its outputs are merged"
+    " in fp32, as torch's context_parallel does it; checked against torch's MemTracker",
     "ring": "keys and values go around a ring in each layer, which keeps all it has seen until it"
     " is done, as TransformerEngine does it; read in its source, not run",
 }

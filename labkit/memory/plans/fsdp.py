@@ -138,7 +138,9 @@ class Passing:
         stays = self.job.parallel.keep_gathered
         last = block if stays == "last block" else 0
         to_last = 0 if last else block  # still to be gathered for the backward pass
-        again = head if self.job.mode.loss == "chunked" else 0  # gathered anew for every chunk
+        again = (
+            head if self.job.mode.loss.startswith("chunked") else 0
+        )  # gathered anew for every chunk
         ending = head if ends else block
         at_loss = root + last + (head if stays == "head" else again)
         return {

@@ -11,6 +11,8 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
 from typing import Any
 
+import numpy as np
+
 from labkit.errors import BadValue, UsageError
 from labkit.memory.jobs.adapter import Adapter
 from labkit.memory.jobs.batch import Batch
@@ -18,7 +20,7 @@ from labkit.memory.jobs.parallel import Parallel
 from labkit.memory.jobs.recipe import DTYPE_BYTES, Recipe
 from labkit.memory.jobs.states import Holding, rows_of
 from labkit.memory.tape.mode import Mode, SequenceGather
-from labkit.memory.tape.sizes import Shape, shape_of
+from labkit.memory.tape.sizes import Shape, is_array, shape_of
 from labkit.models import Model
 
 
@@ -97,8 +99,8 @@ class Job:
         self.model.require_shapes()
         if self.parallel.cp > 1 and self.batch.attention == "eager":
             raise BadValue(
-                f"attention must be sdpa or flash where cp is {self.parallel.cp}, got eager: outputs"
-                " of several ranks' keys are merged by a kernel's log of sums"
+                f"attention must be sdpa or flash where cp is {self.parallel.cp}, got eager:"
+                " outputs of several ranks' keys are merged by a kernel's log of sums"
             )
         if self.recipe.adapter is not None:
             self._check_adapter(self.recipe.adapter)
@@ -120,10 +122,10 @@ class Job:
             )
         if self.recipe.in_backward:
             self._check_in_backward()
-        if self.batch.loss == "chunked" and self.batch.loss_chunks < 2:
-            raise BadValue(
-                f"loss_chunks must be >= 2 for a chunked head, got {self.batch.loss_chunks}"
-            )
+        chunks = self.batch.loss_chunks
+        by_number = self.batch.loss_chunk_tokens is None and chunks != "liger"
+        if self.batch.loss.startswith("chunked") and by_number and chunks < 2:
+            raise BadValue(f"loss_chunks must be >= 2 for a chunked head, got {chunks}")
 
     def _check_in_backward(self) -> None:
         """Refuse a step inside the backward pass where gradients are not those of one rank."""
@@ -275,11 +277,30 @@ class Job:
                 "sequence_parallel": self.parallel.sp,
                 "period": max(1, self.batch.every),
                 "group": self.batch.recompute_group,
-                "chunks": self.batch.loss_chunks,
             }
+            | self._chunks()
             | self._adapted()
             | self._updated()
         )
+
+    def _chunks(self) -> dict[str, Any]:
+        """How the head parts the tokens: how many parts, or how many tokens each.
+
+        Source of Liger's rule: liger-kernel 0.6, ops/fused_linear_cross_entropy.py.
+        """
+        batch = self.batch
+        each: Any = batch.loss_chunk_tokens
+        if each is None and batch.loss_chunks != "liger":
+            return {"chunks": batch.loss_chunks}
+        seq = self.numbers.get("seq", batch.seq) // self.parallel.cp
+        tokens = seq * self.numbers.get("micro_batch", batch.micro_batch)
+        if self.parallel.sp:
+            tokens = tokens // self.parallel.tp
+        if each is None:
+            wide = -(-self.shape.vocab // self.parallel.tp // self.shape.hidden)
+            each = 2 ** np.ceil(np.log2(-(-tokens // wide))).astype(int)
+            each = each if is_array(tokens) else int(each)
+        return {"chunks": -(-tokens // each), "chunk_tokens": each}
 
     def _updated(self) -> dict[str, Any]:
         """What the tape takes of a step inside the backward pass; nothing where there is none."""

@@ -20,7 +20,13 @@ Dtype = Literal["bf16", "fp32", "autocast"]
 Attention = Literal["eager", "sdpa"]
 Recompute = Literal["none", "selective", "operators", "full", "every"]
 Loss = Literal[
-    "eager-fp32", "vocab-parallel", "vocab-parallel-copy", "loss-parallel", "chunked", "fused"
+    "eager-fp32",
+    "vocab-parallel",
+    "vocab-parallel-copy",
+    "loss-parallel",
+    "chunked",
+    "chunked-output",
+    "fused",
 ]
 LogitsHeld = Literal["none", "compute", "fp32"]
 CpExchange = Literal["all-gather", "all-to-all", "ring"]
@@ -80,4 +86,4 @@ class Mode:
     @property
     def chunked(self) -> bool:
         """Whether the head runs over one part of the rows at a time."""
-        return self.loss in {"chunked", "fused"}
+        return self.loss in {"chunked", "chunked-output", "fused"}

@@ -57,8 +57,8 @@ def _program(shape: Shape, mode: Mode, numbers: Numbers, *, batched: bool) -> Pr
             f"logits_held must be none where loss is {mode.loss}, which leaves no logits;"
             f" got {mode.logits_held}"
         )
-    if mode.loss == "chunked" and not _all(numbers.chunks >= 2):
-        raise UsageError(f"chunks must be >= 2 for a chunked head, got {numbers.chunks}")
+    if mode.loss.startswith("chunked") and not _all(numbers.num_chunks >= 2):
+        raise UsageError(f"chunks must be >= 2 for a chunked head, got {numbers.num_chunks}")
     kinds = stack(shape)
     fixed = {}
     if mode.recompute == "full" and not _all(numbers.group == 1):

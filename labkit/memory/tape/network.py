@@ -34,9 +34,9 @@ class Program:
     experts and ``repeat`` (of the recomputation) are fixed. ``stack``: which kinds there are.
     ``adapted``: the projections that have adapters, all else is frozen; those have elements of
     ``adapter_width`` bytes, and dropout or not; ``packed``: frozen matrices of layers have 4 bits.
-    ``exchange``: how ranks that share the sequence exchange keys and values, in
-    ``exchanges`` (how many, and how many of them with earlier ranks). ``update`` and ``state_width``: of the step inside the backward pass, as
-    :class:`~labkit.memory.tape.sizes.Numbers` has them.
+    ``exchange``: how ranks that share the sequence exchange keys and values, in ``exchanges`` (how
+    many, and how many of them with earlier ranks). ``update`` and ``state_width``: of the step
+    inside the backward pass, as :class:`~labkit.memory.tape.sizes.Numbers` has them.
     """
 
     mode: Mode
@@ -203,8 +203,8 @@ class Network:
         return unit("tp·b·s·h" if self.program.sequence_parallel else "b·s·h")
 
     def merge(self, out: Tensor) -> Tensor:
-        """Heads put side by side: the kernel's output lies that way, a product's must be copied, and
-        so must one that was merged by halves.
+        """Heads put side by side: the kernel's output lies that way, a product's must be copied,
+        and so must one that was merged by halves.
         """
         number, whole = self.program.exchanges
         halves = self.program.exchange not in {"", "ring"} and whole < number - 1

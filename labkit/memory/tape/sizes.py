@@ -35,9 +35,9 @@ _NONE = dict.fromkeys((letter for unit in _LETTERS for letter in unit), 0)
 class Numbers:
     """The sizes of a step that are numbers; each may be an array. See :func:`moments`.
 
-    ``cp`` and those from ``rank`` on are no arrays. ``adapted`` and those beside it say which projections have
-    adapters, of which ``rank`` and of how many bytes an element, whether with dropout, and whether
-    the base is in 4 bits; ``update`` is how the optimizer steps inside the backward pass
+    ``cp`` and those from ``rank`` on are no arrays. ``adapted`` and those beside it say which
+    projections have adapters, of which ``rank`` and of how many bytes an element, whether with
+    dropout, and whether the base is in 4 bits; ``update`` is how the optimizer steps inside the backward pass
     (:data:`labkit.memory.tape.tape.UPDATES`), by temporaries of ``state_bytes`` an element.
     """
 
@@ -46,6 +46,7 @@ class Numbers:
     period: Any = 1
     group: Any = 1
     chunks: Any = 8
+    chunk_tokens: Any = None
     tp: Any = 1
     ep: Any = 1
     cp: int = 1
@@ -73,10 +74,26 @@ class Numbers:
 
     @property
     def chunk_rows(self) -> tuple[Any, Any]:
-        """Rows of a chunk of a head, and of the last one: ``torch.chunk``'s rule."""
+        """Rows of a chunk of a head, and of the last one: ``torch.chunk``'s rule, or that of
+        ``torch.split`` where the rows are given.
+        """
         rows = self.rows
-        chunk = -(-self.rows // self.chunks)
+        chunk = -(-rows // self.chunks)
+        if self.chunk_tokens is not None:
+            chunk = np.minimum(self.chunk_tokens, rows) if is_array(rows) else self._within(rows)
         return chunk, rows - (-(-rows // chunk) - 1) * chunk
+
+    def _within(self, rows: int) -> Any:
+        """The rows of a chunk, of which there are not more than ``rows``."""
+        tokens = self.chunk_tokens
+        return np.minimum(tokens, rows) if is_array(tokens) else min(tokens, rows)
+
+    @property
+    def num_chunks(self) -> Any:
+        """Chunks of a head: as many as are asked for, or as the rows of each make."""
+        if self.chunk_tokens is None:
+            return self.chunks
+        return -(-self.rows // self.chunk_rows[0])
 
 
 def shape_of(model: Model | Shape, **changes: Any) -> Shape:

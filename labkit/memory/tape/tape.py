@@ -190,9 +190,7 @@ def call(function: Callable[..., Any]) -> Callable[..., Any]:
 class Tape:
     """The log of one step: allocations, last uses, and what nodes saved."""
 
-    def __init__(
-        self, *, update: str = "", state_width: int = 0, offload: bool = False
-    ) -> None:
+    def __init__(self, *, update: str = "", state_width: int = 0, offload: bool = False) -> None:
         self.offload = offload
         self.away: dict[Storage, Storage | None] = {}  # copies on the host, and of what
         self.update = update
