@@ -29,6 +29,7 @@ from labkit.memory.jobs.recipe import (
 from labkit.memory.tape.mode import BF16
 from labkit.memory.tape.saved import Term
 from labkit.models import Model, TensorShape
+from labkit.models.tensors import Role
 
 STAGE_NAMES: dict[int, str] = {0: "Baseline DP", 1: "Pos", 2: "Pos+g", 3: "Pos+g+p"}
 COMPONENTS = ("parameters", "gradients", "optimizer")
@@ -396,7 +397,7 @@ class Holding:
         for tensor in self.tensors:
             parts = int(self.parts(tensor, degree))
             rows = tensor.rows if self.ideal else -(-tensor.rows // parts)
-            role = "hidden" if tensor.matrix else "embedding" if tensor.embedding else "head"
+            role: Role = "hidden" if tensor.matrix else "embedding" if tensor.embedding else "head"
             shard = TensorShape(name="", shape=(rows, *tensor.shape[1:]), unit="", role=role)
             share = self.count(tensor) / parts if self.ideal else self.count(tensor)
             layout = QUANTISED.get(self.recipe.optimizer)

@@ -61,9 +61,9 @@ def _fake(plan: Plan) -> Rows:
     from labkit.memory.oracles import adapters, tracker, ways
 
     offload = plan.batch is not None and plan.batch.offload_activations != "device"
-    parts = plan.batch is not None and plan.batch.loss == "chunked-output"
+    in_parts = plan.batch is not None and plan.batch.loss == "chunked-output"
     _refuse_uneven_chunks(plan)
-    if plan.recipe.in_backward or offload or parts:
+    if plan.recipe.in_backward or offload or in_parts:
         settings = tracker.settings_of(plan)
         if settings.pop("parallel") is not None:
             raise UsageError(

@@ -64,7 +64,7 @@ def track(
         if shared is not None:
             contexts.enter_context(_fake_ranks(shared))
         contexts.enter_context(FakeTensorMode())
-        network = networks.build(model, mode, seq=seq, **sizes)
+        network: Any = networks.build(model, mode, seq=seq, **sizes)
         if shared is not None:
             _share(network, shared)
         if mode.loss == "chunked-output":
@@ -207,7 +207,7 @@ def _share(network: Any, shared: Shared) -> None:
         def backward(ctx: Any, *gradients: Any) -> Any:
             q, k, v, out, sums = ctx.saved_tensors
 
-            def run(*, query: Any, key: Any, value: Any, is_causal: bool, **rest: Any) -> Any:
+            def run(query: Any, key: Any, value: Any, is_causal: bool, **rest: Any) -> Any:
                 operator = kernels._scaled_dot_product_flash_attention_for_cpu_backward.default
                 kept = (rest["out"], rest["logsumexp"])
                 return operator(rest["grad_out"], query, key, value, *kept, 0.0, is_causal)

@@ -84,7 +84,7 @@ class Framework:
         if preset not in PRESETS:
             raise not_among("recipe", preset, PRESETS)
         # What a recipe says goes before what the framework does.
-        usuals = self.fields | sharded
+        usuals = {**self.fields, **sharded}
         options = {name: usuals[name] for name in usuals if name not in PRESETS[preset]}
         options = options | own | said
         for name in self.lacks:

@@ -123,8 +123,8 @@ class Job:
         if self.recipe.in_backward:
             self._check_in_backward()
         chunks = self.batch.loss_chunks
-        by_number = self.batch.loss_chunk_tokens is None and chunks != "liger"
-        if self.batch.loss.startswith("chunked") and by_number and chunks < 2:
+        by_number = self.batch.loss.startswith("chunked") and self.batch.loss_chunk_tokens is None
+        if by_number and isinstance(chunks, int) and chunks < 2:
             raise BadValue(f"loss_chunks must be >= 2 for a chunked head, got {chunks}")
 
     def _check_in_backward(self) -> None:

@@ -218,7 +218,7 @@ class SharedAttention(Operators):
             to_q = tape.new(inputs[0].elements, width, *buffers, *saved)
             each = tape.together(*(x.size for x in inputs), beside=(to_q, *buffers, *saved))
             tape.new(pair, width, *each, to_q, *buffers, *saved)
-            _, key, value = inputs
+            key, value = inputs[1:]
             return [to_q, buffers[-1].view(key.elements), buffers[-1].view(value.elements)]
 
         return self.kernel(

@@ -37,8 +37,9 @@ class Numbers:
 
     ``cp`` and those from ``rank`` on are no arrays. ``adapted`` and those beside it say which
     projections have adapters, of which ``rank`` and of how many bytes an element, whether with
-    dropout, and whether the base is in 4 bits; ``update`` is how the optimizer steps inside the backward pass
-    (:data:`labkit.memory.tape.tape.UPDATES`), by temporaries of ``state_bytes`` an element.
+    dropout, and whether the base is in 4 bits; ``update`` is how the optimizer steps inside the
+    backward pass (:data:`labkit.memory.tape.tape.UPDATES`), by temporaries of ``state_bytes`` an
+    element.
     """
 
     seq: Any

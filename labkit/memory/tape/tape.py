@@ -218,7 +218,7 @@ class Tape:
         return len(self.labels) - 1
 
     def new(
-        self, elements: Counts, width: int, *beside: Tensor, category: int | None = None
+        self, elements: Counts, width: int, *beside: Tensor | None, category: int | None = None
     ) -> Tensor:
         """Allocate, while ``beside`` is still needed."""
         return self.together((elements, width), beside=beside, category=category)[0]
