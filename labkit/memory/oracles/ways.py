@@ -207,10 +207,10 @@ def _share(network: Any, shared: Shared) -> None:
         def backward(ctx: Any, *gradients: Any) -> Any:
             q, k, v, out, sums = ctx.saved_tensors
 
-            def run(query: Any, key: Any, value: Any, is_causal: bool, **rest: Any) -> Any:
+            def run(query: Any, key: Any, value: Any, **rest: Any) -> Any:
                 operator = kernels._scaled_dot_product_flash_attention_for_cpu_backward.default
                 kept = (rest["out"], rest["logsumexp"])
-                return operator(rest["grad_out"], query, key, value, *kept, 0.0, is_causal)
+                return operator(rest["grad_out"], query, key, value, *kept, 0.0, rest["is_causal"])
 
             return _attention._templated_ring_attention_backward(
                 group, 2, run, gradients[0], "grad_out", q, k, v, out, sums, is_causal=True
