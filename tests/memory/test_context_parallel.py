@@ -106,8 +106,10 @@ def test_a_ring_keeps_keys_values_and_outputs_of_all_steps() -> None:
         return plan.moments()["activations"]
 
     grown = rows(16)["forward, first"] - rows(8)["forward, first"]
-    keys, queries, sums = 2 * 2 * 1024, 2 * 4096, 4 * 32
-    assert grown == 8 * 4096 * (keys + queries + sums)
+    keys_and_values = 2 * 2 * 1024
+    outputs = 2 * 4096
+    log_sums = 4 * 32
+    assert grown == 8 * 4096 * (keys_and_values + outputs + log_sums)
 
 
 def test_who_has_context_parallelism_and_by_which_exchange() -> None:
