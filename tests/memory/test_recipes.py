@@ -160,6 +160,12 @@ def test_a_fraction_of_the_optimizer_is_offloaded(batch: Batch | None) -> None:
     assert half.peak_bytes - of(1.0).peak_bytes == pytest.approx(whole / 2, rel=1e-4)
 
 
+def test_who_knows_no_fractions_refuses_them() -> None:
+    recipe = Recipe.mixed_adam(offload_optimizer="cpu", offload_fraction=0.5)
+    with pytest.raises(UsageError, match="offload_fraction must be 1, got"):
+        memory.offload(10**9, Parallel(zero=2), recipe)
+
+
 # ---------------------------------------------------------------- inside the backward pass
 
 

@@ -141,6 +141,7 @@ INNER = (
     "Parallel.units",
     "Recipe.bytes_of",
     "Recipe.refuse_adapter",
+    "Recipe.refuse_fraction",
 )
 ROOM = kinds.Room(
     memory,

@@ -391,6 +391,21 @@ class Recipe:
                 " moments (a Model with a Batch) knows adapters"
             )
 
+    def refuse_fraction(self, what: str) -> None:
+        """Refuse a fraction of the optimizer elsewhere where all of it would be taken to be.
+
+        Args:
+            what: what knows no fractions, as a sentence's subject.
+
+        Raises:
+            BadValue: there is one.
+        """
+        if self.offload_fraction < 1:
+            raise BadValue(
+                f"offload_fraction must be 1, got {self.offload_fraction}: {what} moves the whole"
+                " optimizer; a plan's own account knows fractions"
+            )
+
     @checked
     def check_offload(self, zero: Whole) -> None:
         """Refuse what ZeRO's stages cannot keep elsewhere.

@@ -61,6 +61,7 @@ def offload(model: Model | Count, parallel: Parallel, recipe: Recipe) -> Offload
     """
     recipe.check_offload(parallel.zero)
     recipe.refuse_adapter("offload")
+    recipe.refuse_fraction("offload")
     if isinstance(model, int):
         usual = model / parallel.tp / parallel.pp
         experts = 0.0

@@ -266,7 +266,8 @@ _HOW = {
     fsdp.GATHER: "all-gathers land here before they are copied out: the last unit's going forward,"
     " the next one's, already prefetched, going back",
     fsdp.WHOLE: "whole gradients of the units at work, until they are sent or moved",
-    fsdp.SENT: "gradients on their way: the previous unit's, or DeepSpeed's buckets",
+    fsdp.SENT: "gradients on their way: the previous unit's, or DeepSpeed's or"
+    " DistributedDataParallel's buckets",
     "cast parameters": "all parameters in the compute format, during forward and backward",
     "cached weights": "autocast's copies of weights",
     "temporaries": "what operators and the optimizer allocate and free again",
@@ -277,7 +278,7 @@ _SOURCE = {
     fsdp.GATHERED: "ZeRO §7.2.2; torch FSDP2",
     fsdp.GATHER: "torch FSDP2 (wait_for_unshard, pre_backward)",
     fsdp.WHOLE: "ZeRO §5.2; torch FSDP2",
-    fsdp.SENT: "torch FSDP2 (post_backward); DeepSpeed's ipg_buffer",
+    fsdp.SENT: "torch FSDP2 (post_backward), DistributedDataParallel; DeepSpeed's ipg_buffer",
     "cast parameters": "torch FSDP2, mixed precision without resharding",
     estimates.SEQUENCES: "Megatron-LM, core/tensor_parallel/layers.py, GlobalMemoryBuffer",
 }

@@ -188,6 +188,7 @@ def throughput(plan: Plan, cluster: Cluster) -> StepTime:
         )
     model.require_shapes()
     plan.recipe.refuse_adapter("throughput")
+    plan.recipe.refuse_fraction("throughput")
     looked_up = (model.positions + (0 if model.tied else model.vocab)) * model.hidden
     attention = 4 * batch.seq * model.heads * model.head_dim * model.num_layers
     forward = 2 * (model.num_params - looked_up) + attention
