@@ -36,6 +36,7 @@ LOADS_AN_EXTRA = {
     "labkit.memory.oracles.oracle": "labkit.memory.oracles.oracle",
     "labkit.memory.oracles.split_block": "labkit.kit.ranks",
     "labkit.memory.oracles.tracker": "labkit.memory.oracles.checking",
+    "labkit.memory.oracles.ways": "labkit.memory.oracles.checking",
     "labkit.memory.oracles.worker": "labkit.kit.ranks",
     "labkit.swap.running": "labkit.swap.running",
     "labkit.tuning.recording.adaptive": "labkit.tuning.recording.training",

@@ -105,7 +105,7 @@ def test_states_and_temporaries_are_torchs(
             "states must be fp32 for adam-8bit",
         ),
         ({"momentum": False}, "momentum must be True for adam"),
-        ({"optimizer": "sgd", "block": 64}, "block must be 256 for sgd, got 64"),
+        ({"optimizer": "sgd", "block": 64}, "block must be None for sgd, got 64"),
     ],
 )
 def test_no_option_of_an_optimizer_is_ignored(said: Any, message: str) -> None:

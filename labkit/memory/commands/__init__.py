@@ -53,6 +53,10 @@ _GROUPS = {
         "labkit memory plan mistral-7b --lora-rank 16 --lora-targets q,v",
         "labkit memory plan llama-3-8b --recipe qlora --lora-targets all --recompute full",
         "labkit memory plan llama-3-8b --train layers.30-31,norm,head --recipe fp32-adam",
+        "labkit memory plan llama-2-7b --recipe lomo --seq 512 --recompute full",
+        "labkit memory plan llama-3-8b --recipe adam-8bit-in-backward --recompute full --set"
+        " offload_activations=cpu",
+        "labkit memory plan llama-3-8b --framework torchtitan --dp 8 --set cp=8 --seq 131072",
         "labkit memory plan gpt2-1.5b --explain activation.mlp",
         "labkit memory plan llama-3-8b --pp 4 --rank 3",
     ]

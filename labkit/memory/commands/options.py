@@ -26,6 +26,10 @@ from labkit.quantities import MIB, format_bytes
 DEFAULTS = Framework(name="none", recipe="bf16-mixed", fields={}, context_bytes=0, source="")
 
 
+_USUAL = Recipe().name
+_RECIPES = "; ".join(f"{name} ({said.get('name', _USUAL)})" for name, said in PRESETS.items())
+
+
 @dataclass(frozen=True, kw_only=True)
 class Spread:
     """How a model is spread, in which formats, on which batch."""
@@ -52,7 +56,7 @@ class Spread:
     recipe: Annotated[
         str | None,
         option(
-            f"Number formats and optimizer: {', '.join(PRESETS)}. Default: bf16-mixed.",
+            f"Number formats and optimizer: {_RECIPES}. Default: bf16-mixed.",
             "--recipe",
             "-r",
         ),
@@ -69,7 +73,8 @@ class Spread:
         list[str] | None,
         option(
             "Another field of Parallel, Batch or Recipe, such as ep=8, step=fused,"
-            " offload_optimizer=cpu, sp_gather=buffer or layer_split=torchtitan. Repeatable.",
+            " offload_optimizer=cpu, offload_fraction=0.5, offload_activations=cpu, step=backward,"
+            " loss_chunk_tokens=1024, sp_gather=buffer or layer_split=torchtitan. Repeatable.",
             "--set",
             metavar="NAME=VALUE",
         ),

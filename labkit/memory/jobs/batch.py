@@ -11,7 +11,13 @@ from labkit.memory.tape.mode import LogitsHeld, MaskBytes, Size
 Recompute = Literal["none", "selective", "operators", "full"]
 Attention = Literal["eager", "sdpa", "flash"]
 Loss = Literal[
-    "eager-fp32", "vocab-parallel", "vocab-parallel-copy", "loss-parallel", "chunked", "fused"
+    "eager-fp32",
+    "vocab-parallel",
+    "vocab-parallel-copy",
+    "loss-parallel",
+    "chunked",
+    "chunked-output",
+    "fused",
 ]
 
 FORMULA = "12·h·b·s elements a layer (ZeRO, footnote to §3.2): no term for attention"
@@ -35,12 +41,20 @@ class Batch:
             times up, whose output alone is then kept beside its inputs.
         loss: of logits cast to fp32 (``"eager-fp32"``); in place on them (``"vocab-parallel"``,
             Megatron-LM) or on a copy (``"vocab-parallel-copy"``, nanotron); on DTensors sharded
-            over the vocabulary (``"loss-parallel"``, torchtitan's tensor parallelism); over one of
-            ``loss_chunks`` parts of the tokens at a time (``"chunked"``); or with its gradient in
-            one kernel (``"fused"``).
+            over the vocabulary (``"loss-parallel"``, torchtitan's tensor parallelism); over one
+            part of the tokens at a time, whose logits are made again in the backward pass
+            (``"chunked"``), or are all made before, and only the loss takes them one by one
+            (``"chunked-output"``: torchtune's ``CEWithChunkedOutputLoss``); or with its gradient in
+            one kernel (``"fused"``: Liger).
+        loss_chunks, loss_chunk_tokens: how many parts there are, or how many tokens each has;
+            ``"liger"``: as many as Liger's rule has for the vocabulary and the hidden size.
         logits_held: which logits the training loop holds until the step is done: ``"none"``, those
             of the ``"compute"`` format (a Hugging Face output that is kept), or their ``"fp32"``
             copy (torchtitan's loop before it deleted them).
+        offload_activations: ``"cpu"``: what is saved for the backward pass, inputs of recomputed
+            layers among it, is copied to the host and back when it is needed (torch's
+            ``save_on_cpu`` around the forward pass, on which torchtune's and TRL's
+            ``OffloadActivations`` are built; these keep a few tensors longer to overlap copies).
         gpu: operators as a GPU runs them rather than a CPU: fp32 statistics of LayerNorm, and
             powers in fp32 under autocast.
         dropout_mask_bytes: what dropout stores for an element: 0 without dropout, 1 on CUDA.
@@ -66,17 +80,42 @@ class Batch:
     norm_fused: bool = True
     swiglu_fused: bool = False
     loss: Loss = "eager-fp32"
-    loss_chunks: Size = 8
+    loss_chunks: Size | Literal["liger"] = 8
+    loss_chunk_tokens: Size | None = None
     logits_held: LogitsHeld = "none"
+    offload_activations: Literal["device", "cpu"] = "device"
     gpu: bool = False
     input_gradients: bool = False
     formula: Literal["zero-paper"] | None = None
     partition_checkpoints: bool = False
 
     def __post_init__(self) -> None:
+        self._check_chunks()
+        if self.formula is not None and self.offload_activations != "device":
+            raise BadValue(
+                f"offload_activations must be device where formula is {self.formula}, got"
+                f" {self.offload_activations}: papers' activations have no place of their own"
+            )
         if self.recompute_group > 1 and self.recompute != "full":
             raise BadValue(
                 f"recompute_group ({self.recompute_group}) must be 1 unless recompute is full"
+            )
+
+    def _check_chunks(self) -> None:
+        """Refuse parts of the tokens that the loss would ignore, or of two sizes."""
+        if self.loss_chunks == "liger" and self.loss != "fused":
+            raise BadValue(f"loss_chunks must be a number where loss is {self.loss}, got liger")
+        if self.loss_chunk_tokens is None:
+            return
+        if self.loss not in {"chunked", "chunked-output", "fused"}:
+            raise BadValue(
+                "loss must be chunked, chunked-output or fused where loss_chunk_tokens is given,"
+                f" got {self.loss}"
+            )
+        if self.loss_chunks != 8:
+            raise BadValue(
+                f"loss_chunks must be left out where loss_chunk_tokens is given, got"
+                f" {self.loss_chunks}"
             )
 
     @property

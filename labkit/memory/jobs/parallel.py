@@ -11,13 +11,14 @@ from annotated_types import Ge, Le
 from labkit.errors import BadValue, UsageError, not_among
 from labkit.kit.describe import checked, description
 from labkit.memory.jobs.batch import Batch
-from labkit.memory.tape.mode import SequenceGather, Size
+from labkit.memory.tape.mode import CpExchange, SequenceGather, Size
 from labkit.models import Model, Unit
 
 Rule = Literal["dim0", "flat", "tensor"]
 Layers = Annotated[int, Ge(0), Le(2**40)]
 # A ZeRO stage: which of optimizer states, gradients and parameters are sharded.
 Stage = Annotated[int, Ge(0), Le(3)]
+GradientBuckets = Literal["none", "views", "copies"]
 Wrap = Literal["parts", "blocks"]
 KeepGathered = Literal["none", "last block", "head"]
 LayerSplit = Literal["even", "megatron-embedding", "megatron-loss", "megatron-both", "torchtitan"]
@@ -135,7 +136,11 @@ class Parallel:
         sp_gather: whether the inputs of column-parallel products, which ``sp`` gathers, are
             gathered ``"again"`` in the backward pass, again and always into one ``"buffer"`` that
             is kept between its uses (Megatron-LM), or ``"kept"`` (nanotron).
-        cp: ranks that share each sequence; ZeRO shards over them too.
+        cp: ranks that share each sequence; ZeRO shards over them too. ``cp_exchange``: how they
+            exchange keys and values in a layer: all at once (``"all-gather"``, the default of
+            torch's ``context_parallel``), one rank's at a time (``"all-to-all"``, its other way),
+            or around a ``"ring"`` whose every step is kept until a layer is done (Megatron-LM's
+            ``p2p``).
         pp: pipeline stages in space; ``layers`` says how many each device has where not alike (0: a
             device with an end of the model only), ``layer_split`` by which framework's rule they
             are shared out otherwise (see :func:`split_layers`), ``chunks`` into how many pieces a
@@ -159,6 +164,10 @@ class Parallel:
             one buffer in equal slices (ZeRO §5.1, DeepSpeed; stages 1 and 2), ``"tensor"`` whole
             tensors (torch's ZeroRedundancyOptimizer; stage 1). See
             :data:`labkit.memory.jobs.states.SHARDINGS`.
+        gradient_buckets: the buckets, as large as all gradients, that torch's
+            DistributedDataParallel makes once and keeps (stage 0): gradients are ``"copies"``
+            beside them, as is its default, or ``"views"`` of them (``gradient_as_bucket_view``);
+            ``"none"``: each gradient is reduced by itself.
 
     >>> Parallel(dp=4, tp=8, pp=2, zero=1).world_size
     64
@@ -169,6 +178,7 @@ class Parallel:
     sp: bool = False
     sp_gather: SequenceGather = "again"
     cp: Size = 1
+    cp_exchange: CpExchange = "all-gather"
     pp: Size = 1
     layers: tuple[Layers, ...] | None = None
     layer_split: LayerSplit = "even"
@@ -183,6 +193,7 @@ class Parallel:
     wrap: Wrap = "parts"
     keep_gathered: KeepGathered = "none"
     shard_rule: Rule = "dim0"
+    gradient_buckets: GradientBuckets = "none"
 
     def __post_init__(self) -> None:
         self._check_sharding()
@@ -195,6 +206,11 @@ class Parallel:
             valid = " or ".join(map(str, stages[self.shard_rule]))
             raise BadValue(
                 f"zero must be {valid} where shard_rule is {self.shard_rule}, got {self.zero}"
+            )
+        if self.zero and self.gradient_buckets != "none":
+            raise BadValue(
+                f"gradient_buckets must be none unless zero is 0, got {self.gradient_buckets} at"
+                f" stage {self.zero}: they are DistributedDataParallel's"
             )
         for name, usual in _UNLESS_STAGE_3.items():
             if self.zero != 3 and getattr(self, name) != usual:

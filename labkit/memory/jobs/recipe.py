@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable
 from math import prod
-from typing import Any, Literal
+from typing import Annotated, Any, Literal, NamedTuple
+
+from annotated_types import Gt, Le
 
 from labkit.errors import BadValue, UsageError, not_among
 from labkit.kit.describe import Whole, checked, description
@@ -15,20 +17,62 @@ from labkit.memory.tape.mode import Size
 from labkit.models import TensorShape
 
 Dtype = Literal["fp32", "bf16", "fp16", "fp8", "int8", "int4"]
-Optimizer = Literal["adam", "sgd", "adafactor", "muon", "adam-8bit"]
-Step = Literal["foreach", "fused", "for-loop"]
+Optimizer = Literal[
+    "adam",
+    "sgd",
+    "adafactor",
+    "muon",
+    "adam-8bit",
+    "adam-8bit-torchao",
+    "adam-4bit-torchao",
+    "adam-fp8-torchao",
+]
+Step = Literal["foreach", "fused", "for-loop", "backward", "backward-fused", "lomo"]
 Place = Literal["device", "cpu", "nvme"]
 
 DTYPE_BYTES: dict[str, float] = {"fp32": 4, "bf16": 2, "fp16": 2, "fp8": 1, "int8": 1, "int4": 0.5}
 _WIDE = ("fp32", "bf16", "fp16")
 # A step counter, which torch keeps as an fp32 tensor beside each parameter's states.
 COUNTER_BYTES = 4
-# bitsandbytes 0.50: tensors with fewer elements keep fp32 states; the two tables of 256 fp32
-# values that bytes stand for are shared by all tensors.
-SMALLEST_8BIT = 4096
-TABLE_BYTES = 2 * 256 * 4
-BLOCK = 256
-"""Elements that share a scale in bitsandbytes' 8-bit states."""
+IN_BACKWARD = ("backward", "backward-fused", "lomo")
+"""Steps that are taken tensor by tensor inside the backward pass."""
+# bitsandbytes pages no states of smaller tensors (optim/optimizer.py, get_state_buffer).
+SMALLEST_PAGED = 100_000
+
+
+class Quantised(NamedTuple):
+    """How a library lays out Adam's two states where each block of elements shares an fp32 scale.
+
+    Attributes:
+        width: bytes of an element.
+        block: elements that share a scale.
+        table_bytes: of the two tables of fp32 values that codes stand for; ``shared`` by all
+            tensors, or one a tensor.
+        whole_blocks: tensors that are not whole blocks are left as they are.
+        smallest: tensors with fewer elements are left as they are: in fp32 where ``wide``, else in
+            the format of the parameter.
+    """
+
+    width: float
+    block: int
+    table_bytes: int
+    shared: bool = False
+    whole_blocks: bool = True
+    wide: bool = False
+    smallest: int = 4096
+
+
+QUANTISED: dict[str, Quantised] = {
+    "adam-8bit": Quantised(1, 256, 2 * 256 * 4, shared=True, whole_blocks=False, wide=True),
+    "adam-8bit-torchao": Quantised(1, 256, 2 * 256 * 4),
+    "adam-4bit-torchao": Quantised(0.5, 128, 2 * 16 * 4),
+    "adam-fp8-torchao": Quantised(1, 256, 0),
+}
+"""Optimizers whose states are quantised.
+
+Source: bitsandbytes 0.50.2, optim/optimizer.py (``init_state``); torchao 0.14.1, optim/adam.py
+(``_new_buffer``) and optim/subclass_{8bit,4bit,fp8}.py.
+"""
 
 
 @description(slots=True)
@@ -45,11 +89,17 @@ class Recipe:
         optimizer: ``"adam"`` (AdamW too) remembers momentum and variance of every parameter;
             ``"sgd"`` momentum, or nothing; ``"adafactor"`` a number a row and one a column of
             matrices, the variance of vectors; ``"muon"`` momentum of matrices inside layers, Adam's
-            states of all else; ``"adam-8bit"`` Adam's as bytes with an fp32 scale a block, those
-            of small tensors in fp32. ``states`` is the format of its states.
+            states of all else; those of :data:`QUANTISED` Adam's in fewer bits with an fp32 scale a
+            block, as bitsandbytes (``"adam-8bit"``) and torchao lay them out. ``states`` is the
+            format of its states where it is not quantised.
         momentum: whether SGD has one. ``amsgrad``: Adam keeps the largest variance too.
-        block: elements that share a scale in 8-bit states (Dettmers et al. 2022, §2, has 2,048;
-            bitsandbytes 0.50 has 256).
+        block: elements that share a scale in quantised states; None for what the library has
+            (Dettmers et al. 2022, §2, has 2,048; bitsandbytes 0.50 has 256).
+        wide_embeddings: states of embeddings stay in fp32, as transformers' Trainer asks of
+            bitsandbytes' 8-bit optimizers (``create_optimizer`` of trainer.py 5.23).
+        paged: states of tensors with 100,000 elements or more are in CUDA's managed memory
+            (bitsandbytes' paged optimizers), which the driver moves between host and device: they
+            are counted on the CPU, and no part of the peak.
         compute: format of the matrix products; None for that of the parameters. With ``autocast``
             torch casts each weight at its first use and keeps the cast until the forward ends or
             its gradient is done; without, weights are cast where they are gathered (FSDP2's
@@ -57,17 +107,25 @@ class Recipe:
         gather, reduce: formats on the wire of parameters and of gradients; None for what is stored,
             or for ``compute`` where weights are cast before they are gathered. ZeRO++ sends int8
             and int4.
-        reduce_bucket_size, overlap_comm: DeepSpeed's buckets of gradients at stages 1 and 2, in
-            elements (its default is 500,000,000; 0: no buckets), two of them where communication
-            overlaps the backward pass (``ipg_buffer`` in its ``stage_1_and_2.py``). Parameters are
+        reduce_bucket_size, overlap_comm: DeepSpeed's buckets of gradients, in elements (its
+            default is 500,000,000; 0: no buckets). At stages 1 and 2 they are there in the backward
+            pass, two of them where communication overlaps it (``ipg_buffer`` in its
+            ``stage_1_and_2.py``); at stage 3 one is made once (``__ipg_bucket_flat_buffer`` in
+            ``stage3.py``). Parameters are
             gathered in place there, so ``allgather_bucket_size`` needs no room of its own.
-        step: how the optimizer runs: over lists of tensors, in one kernel, or one by one.
+        step: how the optimizer runs: over lists of tensors, in one kernel, or one by one; or
+            inside the backward pass, each tensor as soon as its gradient is there, which is then
+            dropped: by torch's default (``"backward"``) or one kernel (``"backward-fused"``) in a
+            hook behind the gradient, or as LOMO does (``"lomo"``): when the next gradient is made,
+            by fp32 copies of the gradient and of the parameter.
         accumulation: micro-batches whose gradients add up before a step.
         gradient_buffer: gradients lie in a buffer that is allocated once, before the first step,
             and stays (Megatron-LM's, nanotron's, DeepSpeed's at stage 3); False: each is made in
             the backward pass and dropped after the step, as ``zero_grad`` of torch does.
         offload_parameters, offload_gradients, offload_optimizer: where they are kept (ZeRO-Offload:
             gradients and optimizer on the CPU; ZeRO-Infinity: any of them on NVMe).
+        offload_fraction: the share of the optimizer that is kept there (DeepSpeed's ``ratio``, in
+            whole sub-groups there; Megatron-LM's ``--optimizer-offload-fraction``).
         adapter: what is trained in place of all parameters, which are then frozen.
         trained: the parts of the model that are trained, all others frozen; empty for all of it:
             ``"embedding"``, ``"norm"`` (the last one), ``"head"``, ``"layers"``, ``"layers.30"``,
@@ -87,7 +145,9 @@ class Recipe:
     states: Dtype = "fp32"
     momentum: bool = True
     amsgrad: bool = False
-    block: Size = BLOCK
+    block: Size | None = None
+    wide_embeddings: bool = False
+    paged: bool = False
     compute: Dtype | None = None
     autocast: bool = False
     gather: Dtype | None = None
@@ -100,6 +160,7 @@ class Recipe:
     offload_parameters: Place = "device"
     offload_gradients: Place = "device"
     offload_optimizer: Place = "device"
+    offload_fraction: Annotated[float, Gt(0), Le(1)] = 1.0
     adapter: Adapter | None = None
     trained: tuple[str, ...] = ()
     source: str = ""
@@ -113,19 +174,87 @@ class Recipe:
             raise BadValue(f"amsgrad must be False for {self.optimizer}: it is Adam's")
         if not self.momentum and self.optimizer != "sgd":
             raise BadValue(f"momentum must be True for {self.optimizer}: only sgd is without")
-        if self.optimizer == "adam-8bit" and self.states != "fp32":
-            raise BadValue(
-                f"states must be fp32 for adam-8bit, got {self.states}: its states are bytes with"
-                " a scale a block, fp32 in small tensors; adam has states of every format"
-            )
-        if self.optimizer != "adam-8bit" and self.block != BLOCK:
-            raise BadValue(
-                f"block must be {BLOCK} for {self.optimizer}, got {self.block}: only the states of"
-                " adam-8bit share scales"
-            )
+        self._check_quantised()
+        self._check_places()
+        if self.in_backward:
+            self._check_in_backward()
         check_words(self.trained)
         if self.adapter is not None:
             self._check_adapter(self.adapter)
+
+    def _check_quantised(self) -> None:
+        """Refuse formats of states that the optimizer would ignore."""
+        if self.optimizer in QUANTISED and self.states != "fp32":
+            raise BadValue(
+                f"states must be fp32 for {self.optimizer}, got {self.states}: its states are"
+                " quantised with a scale a block; adam has states of every format, and"
+                f" {', '.join(QUANTISED)} are quantised"
+            )
+        if self.optimizer not in QUANTISED and self.block is not None:
+            raise BadValue(
+                f"block must be None for {self.optimizer}, got {self.block}: only the states of"
+                f" {', '.join(QUANTISED)} share scales"
+            )
+        if self.wide_embeddings and self.optimizer != "adam-8bit":
+            raise BadValue(
+                f"wide_embeddings must be False for {self.optimizer}: it is of bitsandbytes'"
+                " adam-8bit"
+            )
+
+    def _check_places(self) -> None:
+        """Refuse places that exclude each other."""
+        if self.paged and self.optimizer not in {"adam", "adam-8bit"}:
+            raise BadValue(
+                f"paged must be False for {self.optimizer}: bitsandbytes pages the states of adam"
+                " and adam-8bit"
+            )
+        if self.paged and self.offload_optimizer != "device":
+            raise BadValue(
+                f"offload_optimizer must be device where states are paged, got"
+                f" {self.offload_optimizer}"
+            )
+        if self.offload_fraction < 1 and self.offload_optimizer == "device":
+            raise BadValue(
+                f"offload_optimizer must be cpu or nvme where offload_fraction is"
+                f" {self.offload_fraction}, got device"
+            )
+
+    def _check_in_backward(self) -> None:
+        """Refuse what no step inside the backward pass has.
+
+        Source: torchtune 0.6.1, training/memory.py (``register_optim_in_bwd_hooks``); LOMO
+        0.1.1, lomo.py (``fuse_update``).
+        """
+        fixed = {
+            "master": None,
+            "second_gradients": None,
+            "gradient_buffer": False,
+            "accumulation": 1,
+            "gradients": self.parameters,
+            "offload_gradients": "device",
+            "offload_optimizer": "device",
+            "offload_parameters": "device",
+            "adapter": None,
+            "trained": (),
+        }
+        if not self.autocast:
+            fixed["compute"] = None
+        for name, needed in fixed.items():
+            if (given := getattr(self, name)) != needed:
+                raise BadValue(
+                    f"{name} must be {needed} where the step is {self.step}, inside the backward"
+                    f" pass, got {given}"
+                )
+        if self.optimizer in {"adafactor", "muon"}:
+            raise BadValue(
+                f"optimizer must not be {self.optimizer} where the step is {self.step}: what its"
+                " step allocates for one tensor is known at the end of the backward pass only"
+            )
+        if self.step == "lomo" and (self.optimizer != "sgd" or self.momentum):
+            raise BadValue(
+                f"optimizer must be sgd without momentum where the step is lomo, got"
+                f" {self.optimizer}; step='backward' takes every other"
+            )
 
     def _check_adapter(self, adapter: Adapter) -> None:
         """Refuse formats in which nobody runs adapters, or which the account does not know."""
@@ -218,9 +347,14 @@ class Recipe:
         return DTYPE_BYTES[self.compute_format]
 
     @property
+    def in_backward(self) -> bool:
+        """Whether the step is taken tensor by tensor inside the backward pass."""
+        return self.step in IN_BACKWARD
+
+    @property
     def per_element(self) -> bool:
         """Whether each parameter costs the same whatever tensor it is in."""
-        return self.optimizer in {"adam", "sgd"}
+        return self.optimizer in {"adam", "sgd"} and not self.paged
 
     @property
     def optimizer_bytes(self) -> int | float:
@@ -231,8 +365,8 @@ class Recipe:
         """
         if not self.per_element:
             raise UsageError(
-                f"the states of {self.optimizer} depend on each tensor's shape, not on the number"
-                " of parameters alone: they need a Model"
+                f"the states of {'paged ' if self.paged else ''}{self.optimizer} depend on each"
+                " tensor's shape, not on the number of parameters alone: they need a Model"
             )
         return sum(element_bytes(self).values())
 
@@ -257,7 +391,7 @@ class Recipe:
     @property
     def counters_on(self) -> Place:
         """Where step counters are: torch leaves them on the CPU unless the step is fused."""
-        fused = self.step == "fused" and self.offload_optimizer == "device"
+        fused = self.step.endswith("fused") and self.offload_optimizer == "device"
         return "device" if fused else "cpu"
 
     def refuse_adapter(self, what: str) -> None:
@@ -278,6 +412,21 @@ class Recipe:
             raise BadValue(
                 f"adapter must be None: {what} takes every parameter as trained; the account by"
                 " moments (a Model with a Batch) knows adapters"
+            )
+
+    def refuse_fraction(self, what: str) -> None:
+        """Refuse a fraction of the optimizer elsewhere where all of it would be taken to be.
+
+        Args:
+            what: what knows no fractions, as a sentence's subject.
+
+        Raises:
+            BadValue: there is one.
+        """
+        if self.offload_fraction < 1:
+            raise BadValue(
+                f"offload_fraction must be 1, got {self.offload_fraction}: {what} moves the whole"
+                " optimizer; a plan's own account knows fractions"
             )
 
     @checked
@@ -306,6 +455,12 @@ def _bytes(dtype: str | None) -> int | float:
 
 _FP32 = {"name": "fp32 Adam", "parameters": "fp32", "gradients": "fp32", "master": None}
 _ADAPTERS = {"gradients": "fp32", "master": None, "source": "Hu et al. 2022; peft 0.21"}
+_PURE: dict[str, Any] = {"master": None}
+_BITS = "Dettmers et al. 2022; bitsandbytes 0.50.2, optim/optimizer.py"
+_AO = "torchao 0.14.1, optim/adam.py"
+_TORCHTUNE = (
+    "torchtune 0.6.1, recipes full_finetune_single_device (dtype bf16) and training/memory.py"
+)
 PRESETS: dict[str, dict[str, Any]] = {
     "mixed-adam": {"source": "ZeRO §3.1"},
     "bf16-mixed": {"name": "bf16 mixed-precision Adam", "source": "ZeRO §3.1"},
@@ -314,6 +469,8 @@ PRESETS: dict[str, dict[str, Any]] = {
     | {"name": "fp32 Adam, bf16 autocast", "compute": "bf16", "autocast": True},
     # fp32 shards, gathered and computed with in bf16, gradients reduced in fp32.
     "fsdp-bf16": _FP32 | {"name": "fp32 Adam, bf16 gathered", "compute": "bf16", "reduce": "fp32"},
+    # As accelerate has FSDP with bf16: gradients reduced in bf16 too, autocast has nothing to cast.
+    "fsdp-bf16-reduce": _FP32 | {"name": "fp32 Adam, bf16 gathered and reduced", "compute": "bf16"},
     # Gradients accumulated in fp32: 18 bytes.
     "fp32-gradients": {
         "name": "mixed-precision Adam, fp32 gradients",
@@ -335,11 +492,51 @@ PRESETS: dict[str, dict[str, Any]] = {
     # Without a first moment: about 8 bytes a parameter.
     "adafactor": {"name": "mixed-precision Adafactor", "optimizer": "adafactor"},
     "muon": {"name": "mixed-precision Muon", "optimizer": "muon"},
-    # The master copy stays fp32.
-    "adam-8bit": {
-        "name": "mixed-precision 8-bit Adam",
+    # Weights, gradients and states in bf16: 8 bytes, and no autocast.
+    "pure-bf16": _PURE | {"name": "pure bf16 Adam", "states": "bf16", "source": _TORCHTUNE},
+    "sgd-bf16": _PURE
+    | {"name": "pure bf16 SGD", "optimizer": "sgd", "momentum": False, "source": _TORCHTUNE},
+    # Beside 16-bit weights alone: 6 bytes and scales.
+    "adam-8bit": _PURE
+    | {"name": "bf16, 8-bit Adam of bitsandbytes", "optimizer": "adam-8bit", "source": _BITS},
+    "adam-8bit-paged": _PURE
+    | {
+        "name": "bf16, paged 8-bit Adam of bitsandbytes",
+        **{"optimizer": "adam-8bit", "paged": True, "source": _BITS},
+    },
+    # fp32 states, no counters.
+    "adam-32bit-paged": _PURE
+    | {"name": "bf16, paged 32-bit Adam of bitsandbytes", "paged": True, "source": _BITS},
+    # What DeepSpeed and Megatron-LM step is their fp32 copy of the parameters.
+    "adam-8bit-master": {
+        "name": "mixed-precision 8-bit Adam, fp32 master",
         "optimizer": "adam-8bit",
-        "source": "Dettmers et al. 2022; bitsandbytes 0.50",
+        "source": "Dettmers et al. 2022; bitsandbytes 0.50.2; DeepSpeed, runtime/bf16_optimizer.py"
+        " and zero/stage3.py (fp32_partitioned_groups_flat)",
+    },
+    "adam-8bit-torchao": _PURE
+    | {"name": "bf16, 8-bit Adam of torchao", "optimizer": "adam-8bit-torchao", "source": _AO},
+    "adam-4bit-torchao": _PURE
+    | {"name": "bf16, 4-bit Adam of torchao", "optimizer": "adam-4bit-torchao", "source": _AO},
+    "adam-fp8-torchao": _PURE
+    | {"name": "bf16, fp8 Adam of torchao", "optimizer": "adam-fp8-torchao", "source": _AO},
+    # One gradient at a time.
+    "adam-in-backward": _PURE
+    | {
+        "name": "pure bf16 Adam, step inside the backward pass",
+        **{"states": "bf16", "step": "backward", "source": _TORCHTUNE},
+    },
+    "adam-8bit-in-backward": _PURE
+    | {
+        "name": "bf16, paged 8-bit Adam, step inside the backward pass",
+        **{"optimizer": "adam-8bit", "paged": True, "step": "backward"},
+        "source": f"{_TORCHTUNE}; {_BITS}",
+    },
+    "lomo": _PURE
+    | {
+        "name": "LOMO: bf16 SGD inside the backward pass",
+        **{"optimizer": "sgd", "momentum": False, "step": "lomo"},
+        "source": "Lv et al. 2023; lomo-optim 0.1.1, lomo.py (fuse_update)",
     },
     # A frozen 16-bit base; peft makes its adapters fp32 unless it is told otherwise.
     "lora": _ADAPTERS | {"name": "LoRA: fp32 adapters, bf16 base", "adapter": Adapter()},
@@ -357,20 +554,25 @@ def state_bytes(tensors: Iterable[TensorShape], recipe: Recipe) -> dict[str, int
     """Bytes of each kind of optimizer state over ``tensors``, exactly as stored; none is zero.
 
     Kinds are ``master``, ``momentum``, ``variance``, ``largest variance``, ``row variance``,
-    ``column variance``, ``scales``, ``tables`` and ``step`` (the counters, which may be on the CPU:
-    :attr:`Recipe.counters_on`). A rank that holds shards takes the shards' shapes.
+    ``column variance``, ``scales``, ``tables``, ``paged momentum``, ``paged variance`` (on the CPU)
+    and ``step`` (the counters, which may be on the CPU: :attr:`Recipe.counters_on`). A rank that
+    holds shards takes the shards' shapes.
 
     >>> from labkit.models import Model
     >>> state_bytes(Model.preset("gpt2-124m").tensors(), Recipe.fp32_adam())
     {'momentum': 497759232, 'variance': 497759232, 'step': 592}
     """
-    shapes = Counter((tensor.shape, tensor.is_hidden_matrix) for tensor in tensors)
+    shapes = Counter(
+        (tensor.shape, tensor.is_hidden_matrix, tensor.role == "embedding") for tensor in tensors
+    )
     sizes: dict[str, float] = dict.fromkeys(_ORDER, 0)
-    for (shape, matrix), count in shapes.items():
+    for (shape, matrix, embedding), count in shapes.items():
         sizes["master"] += count * prod(shape) * recipe.master_bytes
-        for kind, num_bytes in _kinds(recipe, shape, matrix).items():
+        for kind, num_bytes in _kinds(recipe, shape, matrix, embedding).items():
             sizes[kind] += count * num_bytes
-    sizes["tables"] = TABLE_BYTES if sizes["scales"] else 0
+    layout = QUANTISED.get(recipe.optimizer)
+    if layout is not None and layout.shared and sizes["scales"]:
+        sizes["tables"] = layout.table_bytes
     return {kind: int(num_bytes) for kind, num_bytes in sizes.items() if num_bytes}
 
 
@@ -390,15 +592,24 @@ _ORDER = (
     "column variance",
     "scales",
     "tables",
+    "paged momentum",
+    "paged variance",
     "step",
 )
 
 
-def _kinds(recipe: Recipe, shape: tuple[int, ...], matrix: bool) -> dict[str, int | float]:
-    """Bytes of each kind of state for one tensor; ``matrix``: it is one inside a layer."""
+def _kinds(
+    recipe: Recipe, shape: tuple[int, ...], matrix: bool, embedding: bool = False
+) -> dict[str, int | float]:
+    """Bytes of each kind of state for one tensor.
+
+    ``matrix``: it is one inside a layer; ``embedding``: its rows are looked up.
+    """
     size = prod(shape)
     width = DTYPE_BYTES[recipe.states]
     counter = {"step": COUNTER_BYTES}
+    if recipe.optimizer in QUANTISED:
+        return _quantised(recipe, size, embedding and recipe.wide_embeddings)
     match recipe.optimizer:
         case "sgd":
             return {"momentum": size * width} if recipe.momentum else {}
@@ -410,10 +621,27 @@ def _kinds(recipe: Recipe, shape: tuple[int, ...], matrix: bool) -> dict[str, in
             return {"row variance": rows * width, "column variance": columns * width} | counter
         case "adafactor":
             return {"variance": size * width} | counter
-        case "adam-8bit" if size < SMALLEST_8BIT:
-            return {"momentum": size * 4, "variance": size * 4}
-        case "adam-8bit":
-            scales = 2 * 4 * -(-size // recipe.block)
-            return {"momentum": size, "variance": size, "scales": scales}
+    if recipe.paged:  # bitsandbytes counts its steps in Python
+        return _paged(recipe, size, size * width)
     adam = {"momentum": size * width, "variance": size * width}
     return adam | ({"largest variance": size * width} if recipe.amsgrad else {}) | counter
+
+
+def _quantised(recipe: Recipe, size: int, wide: bool) -> dict[str, int | float]:
+    """Bytes of each kind of state of one tensor where Adam's states are quantised."""
+    layout = QUANTISED[recipe.optimizer]
+    block = recipe.block or layout.block
+    # torchao counts the steps of a tensor in an fp32 tensor on the CPU.
+    counter = {} if layout.wide else {"step": COUNTER_BYTES}
+    if wide or size < layout.smallest or (layout.whole_blocks and size % block):
+        width = 4 if layout.wide else DTYPE_BYTES[recipe.master or recipe.parameters]
+        return _paged(recipe, size, size * width) | counter
+    states = _paged(recipe, size, size * layout.width)
+    tables = {} if layout.shared else {"tables": layout.table_bytes}
+    return states | {"scales": 2 * 4 * -(-size // block)} | tables | counter
+
+
+def _paged(recipe: Recipe, size: int, num_bytes: float) -> dict[str, int | float]:
+    """Momentum and variance of so many bytes each, paged where the tensor is large enough."""
+    pages = "paged " if recipe.paged and size >= SMALLEST_PAGED else ""
+    return {f"{pages}momentum": num_bytes, f"{pages}variance": num_bytes}

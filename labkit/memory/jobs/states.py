@@ -18,13 +18,20 @@ import numpy as np
 
 from labkit.memory.jobs.adapter import TENSORS, Adapter
 from labkit.memory.jobs.parallel import Parallel
-from labkit.memory.jobs.recipe import COUNTER_BYTES, DTYPE_BYTES, Recipe, element_bytes, state_bytes
+from labkit.memory.jobs.recipe import (
+    COUNTER_BYTES,
+    DTYPE_BYTES,
+    QUANTISED,
+    Recipe,
+    element_bytes,
+    state_bytes,
+)
 from labkit.memory.jobs.trained import entries, is_end_trained, trained_in_layer
 from labkit.memory.tape.mode import BF16
 from labkit.memory.tape.saved import Term
 from labkit.memory.tape.trained import Trained
 from labkit.models import Model, TensorShape
-from labkit.models.tensors import Unit
+from labkit.models.tensors import Role, Unit
 
 STAGE_NAMES: dict[int, str] = {0: "Baseline DP", 1: "Pos", 2: "Pos+g", 3: "Pos+g+p"}
 COMPONENTS = ("parameters", "gradients", "optimizer")
@@ -112,6 +119,7 @@ class Rows(NamedTuple):
     trained: bool
     packed: bool = False
     copied: bool = False
+    embedding: bool = False
 
 
 @lru_cache(maxsize=1024)
@@ -156,15 +164,17 @@ def _rows_like(
     gathered = unit.name if cut.wrap == "parts" or "block" in unit.name else "root"
     alike = (first, tensor.numel // first, tensor.role == "expert", gathered)
     matrix = tensor.is_hidden_matrix
+    looked_up = tensor.role == "embedding"
     if trained is None or model.layout:
-        yield (*alike, unit.count, tensor.shape, matrix, tensor.trained, False, False)
+        yield (*alike, unit.count, tensor.shape, matrix, tensor.trained, False, False, looked_up)
         return
     if "block" not in unit.name:
         learns = is_end_trained(tensor.name, trained)
         copied = learns and adapter is not None
-        yield (*alike, unit.count, tensor.shape, matrix, learns and not copied, False, False)
+        own = (*alike, unit.count, tensor.shape, matrix)
+        yield (*own, learns and not copied, False, False, looked_up)
         if copied:
-            yield (*alike, unit.count, tensor.shape, matrix, True, False, True)
+            yield (*own, True, False, True, looked_up)
         return
     kinds = entries(model, trained, experts=unit.name == "expert block")
     if len(kinds) == 1:
@@ -172,10 +182,11 @@ def _rows_like(
     for names, times in kinds.items():
         learns = trained_in_layer(tensor, names, model)
         packed = adapter is not None and adapter.packed and len(tensor.shape) == 2
-        yield (*alike, times, tensor.shape, matrix, learns, packed, False)
+        yield (*alike, times, tensor.shape, matrix, learns, packed, False, False)
         if adapter is not None and "adapters" in names and len(tensor.shape) == 2:
             for shape in _adapters(adapter, tensor):
-                yield (shape[0], shape[1], False, gathered, times, shape, True, True, False, False)
+                own = (shape[0], shape[1], False, gathered, times, shape, True)
+                yield (*own, True, False, False, False)
 
 
 def _adapters(adapter: Adapter, tensor: TensorShape) -> Iterator[tuple[int, int]]:
@@ -277,7 +288,7 @@ class Holding:
 
     def _fullest(self, degree: int) -> dict[str, Any]:
         """Elements and state bytes of the rank that gets most where whole tensors are dealt out."""
-        whole = [_shape(t.shape, t.matrix) for t in self.tensors for _ in range(self.count(t))]
+        whole = [_shape(t.shape) for t in self.tensors for _ in range(self.count(t))]
         mine = max(dealt(whole, degree), key=_size)
         return {"elements": _size(mine), **state_bytes(mine, self.recipe)}
 
@@ -316,9 +327,15 @@ class Holding:
             yield self._state("parameters", recipe.parameter_bytes)
         else:
             yield from self._base(recipe.adapter)
-        for part in self.updated:
-            yield part._state("gradients", part.recipe.gradient_bytes)
-            yield from part._optimizer()
+        if not recipe.in_backward:
+            for part in self.updated:
+                yield part._state("gradients", part.recipe.gradient_bytes)
+                yield from part._optimizer()
+        elif self.trained.tensors:
+            size = recipe.gradient_bytes * self.trained.largest(1)
+            formula = f"{recipe.gradient_bytes} B × the largest tensor"
+            yield Term("gradients", size, formula, recipe.source or self.source)
+            yield from self.trained._optimizer()
         if group:
             shared = self.degree
             width = recipe.parameter_bytes
@@ -379,7 +396,16 @@ class Holding:
         for kind, num_bytes in self._kinds(degree).items():
             formula = f"{kind} of {self._rule(degree)}"
             source = recipe.source or self.source
-            place = recipe.counters_on if kind == "step" else recipe.offload_optimizer
+            if kind == "step" or kind.startswith("paged"):
+                place = recipe.counters_on if kind == "step" else "cpu"
+                yield Term(f"optimizer.{kind}", num_bytes, formula, source, place)
+                continue
+            place = recipe.offload_optimizer
+            away = recipe.offload_fraction
+            if away < 1:
+                rest = f"{1 - away:g} of {formula}"
+                yield Term(f"optimizer.{kind}", (1 - away) * num_bytes, rest, source)
+                num_bytes, formula = away * num_bytes, f"{away:g} of {formula}"
             yield Term(f"optimizer.{kind}", num_bytes, formula, source, place)
 
     def _kinds(self, degree: Any) -> dict[str, Any]:
@@ -427,10 +453,12 @@ class Holding:
         for tensor in self.tensors:
             parts = int(self.parts(tensor, degree))
             rows = tensor.rows if self.ideal else -(-tensor.rows // parts)
-            shard = _shape((rows, *tensor.shape[1:]), tensor.matrix)
+            role: Role = "hidden" if tensor.matrix else "embedding" if tensor.embedding else "head"
+            shard = TensorShape(name="", shape=(rows, *tensor.shape[1:]), unit="", role=role)
             share = self.count(tensor) / parts if self.ideal else self.count(tensor)
+            layout = QUANTISED.get(self.recipe.optimizer)
             for kind, num_bytes in state_bytes([shard], self.recipe).items():
-                once = kind == "tables"
+                once = kind == "tables" and layout is not None and layout.shared
                 total[kind] = num_bytes if once else total.get(kind, 0) + share * num_bytes
         return total
 
@@ -469,9 +497,9 @@ def _largest(sizes: Sequence[Any]) -> Any:
     return largest if largest.ndim else largest.item()
 
 
-def _shape(shape: tuple[int, ...], matrix: bool = False) -> TensorShape:
-    """A tensor of which only the shape matters, and whether it is a matrix inside a layer."""
-    return TensorShape(name="", shape=shape, unit="", role="hidden" if matrix else "embedding")
+def _shape(shape: tuple[int, ...]) -> TensorShape:
+    """A tensor of which only the shape matters: a slice of a flat buffer is no matrix."""
+    return TensorShape(name="", shape=shape, unit="", role="head")
 
 
 def _size(tensors: Iterable[TensorShape]) -> int:

@@ -62,6 +62,7 @@ def offload(model: Model | Count, parallel: Parallel, recipe: Recipe) -> Offload
     """
     recipe.check_offload(parallel.zero)
     refuse_frozen(model, recipe, "offload")
+    recipe.refuse_fraction("offload")
     if isinstance(model, int):
         usual = model / parallel.tp / parallel.pp
         experts = 0.0

@@ -52,6 +52,7 @@ def settings_of(plan: Plan) -> dict[str, Any]:
         "weights used as they are stored, or autocast": recipe.autocast or recipe.compute is None,
         "everything on the device": places == {"device"},
         "no accumulation": recipe.accumulation == 1,
+        "a loss that is not chunked-output": job.mode.loss != "chunked-output",
     }
     if missing := [rule for rule, holds in reasons.items() if not holds]:
         raise UsageError(f"oracle 'fake' needs {'; '.join(missing)} where parameters are frozen")

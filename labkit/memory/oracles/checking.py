@@ -58,16 +58,27 @@ Rows = list[tuple[str, float, float]]
 
 def _fake(plan: Plan) -> Rows:
     """The plan beside torch's tracker."""
-    from labkit.memory.oracles import adapters, tracker
+    from labkit.memory.oracles import adapters, tracker, ways
 
+    offload = plan.batch is not None and plan.batch.offload_activations != "device"
+    in_parts = plan.batch is not None and plan.batch.loss == "chunked-output"
+    _refuse_uneven_chunks(plan)
     frozen = "trained" in plan.estimate.job.arguments
-    if not frozen:
+    if (plan.recipe.in_backward or offload or in_parts) and not frozen:
+        settings = tracker.settings_of(plan)
+        if settings.pop("parallel") is not None:
+            raise UsageError(
+                "oracle 'fake' needs one rank where activations are offloaded or the loss is"
+                " chunked-output"
+            )
+        seen = ways.track(**settings, offload=offload)
+    elif not frozen:
         seen = tracker.track(**tracker.settings_of(plan))
     else:
         seen = adapters.track(**adapters.settings_of(plan))
     assert isinstance(plan.model, Model)
     counters = 0
-    if plan.recipe.step != "fused":  # on a CPU they count too
+    if not plan.recipe.step.endswith("fused"):  # on a CPU they count too
         job = plan.estimate.job
         numbers = Numbers(**job.arguments)
         parts = moments.tensors(job.shape, job.mode, numbers)
@@ -92,6 +103,16 @@ def _fake(plan: Plan) -> Rows:
     tracked.setdefault(REST, 0)
     rows = [(name, predicted.get(name, 0.0), float(size)) for name, size in tracked.items()]
     return [*rows, (f"{PEAK}{seen.peak_moment}", sum(predicted.values()), float(seen.peak_bytes))]
+
+
+def _refuse_uneven_chunks(plan: Plan) -> None:
+    """Refuse a head whose parts the networks, which cut by number, would cut otherwise."""
+    arguments = plan.estimate.job.arguments
+    each = arguments.get("chunk_tokens")
+    if each is not None and (arguments["seq"] * arguments["micro_batch"]) % each:
+        raise UsageError(
+            f"oracle 'fake' needs tokens that divide by those of a part of the loss, {each}"
+        )
 
 
 def _refuse_adapter(plan: Plan, oracle: str) -> None:
@@ -141,6 +162,12 @@ def _cuda(plan: Plan) -> Rows:
     from labkit.memory.oracles import cuda
 
     _refuse_adapter(plan, "cuda")
+    job = plan.estimate.job
+    if plan.recipe.in_backward or job.mode.offload or job.mode.loss == "chunked-output":
+        raise UsageError(
+            "oracle 'cuda' takes its step after the backward pass, keeps activations on the device"
+            " and runs no chunked-output: give oracle 'fake'"
+        )
     return [("peak", float(plan.peak_bytes), float(cuda.peak_of(plan, cuda.gpu())))]
 
 

@@ -142,6 +142,7 @@ def step_of(
     mode: Mode,
     stretch: Callable[[int], Stretch],
     observe: Observe | None = None,
+    inside: Callable[[], Callable[[], object]] | None = None,
 ) -> Tracked:
     """Run one step of a network, in the tensor mode at work, and count.
 
@@ -151,6 +152,8 @@ def step_of(
         batch: tokens and targets.
         stretch: the part of the stack that a layer is counted to, by its number.
         observe: as :func:`track` takes it.
+        inside: has parameters stepped within the backward pass, in place of the optimizer's own
+            step after it; what it returns runs when that pass ends.
     """
     from labkit.memory.oracles import networks
 
@@ -158,14 +161,18 @@ def step_of(
     watch = _watch(network, optimizer, batch)
     _name_moments(network, watch, stretch)
     observed = observe(network, watch, batch) if observe else nullcontext()
+    end_backward = inside() if inside else None
     with watch:
         with observed, networks.autocast(mode):
             loss = network(*batch)
         watch.moment = Moment.LOSS_BACKWARD
         loss.backward()
+        if end_backward is not None:
+            end_backward()
         del loss
         watch.moment = Moment.STEP
-        optimizer.step()
+        if end_backward is None:
+            optimizer.step()
     return Tracked(
         moments=watch.largest, peak_moment=watch.peak_moment, peak_bytes=watch.peak_bytes
     )

@@ -54,6 +54,11 @@ class Arithmetic(NamedTuple):
         """
         self.recipe.check_offload(self.parallel.zero)
         self.recipe.refuse_adapter("the papers' arithmetic")
+        if self.recipe.in_backward:
+            raise BadValue(
+                f"step must not be {self.recipe.step} in the papers' arithmetic, where all"
+                " gradients are there at once; a Model with a Batch is estimated otherwise"
+            )
         if isinstance(self.model, int) and self.batch is not None:
             raise BadValue("a bare parameter count has no shapes: give a Model")
         for name in ("pp", "ep", "cp"):
@@ -98,7 +103,7 @@ class Arithmetic(NamedTuple):
         """States, hpZ's second copy where there is one, and activations where there is a batch."""
         tp = self.parallel.tp
         width = self.recipe.parameter_bytes
-        terms = [self._state(name) for name in COMPONENTS]
+        terms = [term for name in COMPONENTS for term in self._parted(self._state(name))]
         if group := self.parallel.secondary_group:
             name = "second copy of the parameters"
             size = width * self.num_params / tp / group
@@ -107,6 +112,16 @@ class Arithmetic(NamedTuple):
             size = activation_bytes(self.model, self.batch, tp=tp)
             terms.append(Term("activations", size, FORMULA, "see formula"))
         return tuple(terms)
+
+    def _parted(self, term: Term) -> list[Term]:
+        """A state's term, the optimizer's in two where a fraction of it is offloaded."""
+        away = self.recipe.offload_fraction
+        if term.component != "optimizer" or away == 1:
+            return [term]
+        return [
+            replace(term, num_bytes=share * term.num_bytes, place=place)
+            for share, place in ((1 - away, "device"), (away, term.place))
+        ]
 
     def _state(self, component: str) -> Term:
         """A state's bytes: Ψ/N_m, and /N_d where the stage shards it or it leaves the device.

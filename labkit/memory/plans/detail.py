@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from labkit.memory.jobs import traffic
 from labkit.memory.jobs.batch import Batch
 from labkit.memory.jobs.parallel import Parallel
-from labkit.memory.jobs.recipe import Recipe
+from labkit.memory.jobs.recipe import QUANTISED, Recipe
 from labkit.memory.jobs.states import COMPONENTS as STATES
 from labkit.memory.jobs.states import SHARDINGS
 from labkit.memory.movement import volumes
@@ -39,9 +39,17 @@ CHECKED = (
 DERIVED = "derived, not checked against a run: "
 LEFT_OUT = (
     "left out: CUDA's context, library workspaces, fragmentation (see the allowance), gradient"
-    " buckets other than views, and buffers of context- and expert-parallel collectives"
+    " buckets where none are named, and buffers of expert-parallel collectives"
 )
 
+_EXCHANGES = {
+    "all-gather": "keys and values are gathered in each layer, and its outputs merged in fp32, as"
+    " torch's context_parallel does it; checked against torch's MemTracker",
+    "all-to-all": "keys and values go from rank to rank in each layer, and its outputs are merged"
+    " in fp32, as torch's context_parallel does it; checked against torch's MemTracker",
+    "ring": "keys and values go around a ring in each layer, which keeps all it has seen until it"
+    " is done, as TransformerEngine does it; read in its source, not run",
+}
 _AGAIN = {
     "again": "and gathered again backward",
     "buffer": "forward and again backward into one buffer that is there throughout",
@@ -92,15 +100,17 @@ class Estimate:
         job = self.job
         shape = self.job.own_shape
         arguments = self.job.arguments
+        place = job.batch.offload_activations
         flight = f" × {job.in_flight:g} in flight" if job.in_flight > 1 else ""
         for term in saved.stack_terms(shape, job.mode, **arguments):
             name = term.component.replace("layers.", "activation.", 1)
             formula = f"{term.formula}{flight}, l = {job.layers}"
-            yield Term(name, float(term.num_bytes) * job.in_flight, formula, term.source)
+            size = float(term.num_bytes) * job.in_flight
+            yield Term(name, size, formula, term.source, place)
         for term in saved.end_terms(shape, job.mode, **arguments) if job.has_head else ():
             name = f"activation.{term.component}"
             size = float(term.num_bytes)
-            yield replace(term, component=name, num_bytes=size)
+            yield replace(term, component=name, num_bytes=size, place=place)
 
     def _passing(self) -> Iterator[Term]:
         """Components that no closed form stands for, each with its largest value at any moment."""
@@ -126,6 +136,9 @@ class Estimate:
             kept = getattr(self.job.recipe, f"offload_{term.row}", "device")
             if kept != "device" and term.place != "device":
                 sizes[term.row, term.place] += term.num_bytes
+        if self.job.mode.offload:
+            kept = sum(term.num_bytes for term in self._activations())
+            sizes["activations", self.job.batch.offload_activations] += kept
         return [(name, place, float(size)) for (name, place), size in sizes.items() if size]
 
     def table(self) -> pd.DataFrame:
@@ -162,7 +175,8 @@ class Estimate:
 
     def elsewhere(self) -> pd.DataFrame:
         """What is kept on the CPU or on NVMe: component, place, bytes, formula, source."""
-        return listed(t for t in self._states() if t.place != "device" and t.num_bytes)
+        terms = (*self._states(), *self._activations())
+        return listed(t for t in terms if t.place != "device" and t.num_bytes)
 
     @property
     def assumptions(self) -> tuple[str, ...]:
@@ -194,9 +208,13 @@ class Estimate:
             notes.append(f"the model: {job.model.source}")
         notes += _frozen(job)
         notes += _adapted(job)
+        if parallel.cp > 1:
+            notes.append(_EXCHANGES[parallel.cp_exchange])
         lives = "there throughout a step" if job.gradients_stay else "made backward, then dropped"
-        if recipe.gradient_buffer:
+        if job.gradients_once:
             lives = "in a buffer that is allocated once"
+        if recipe.in_backward:
+            lives = "used up and dropped inside the backward pass, tensor by tensor"
         notes.append(f"gradients are {lives}")
         if batch.attention == "flash":
             notes.append("flash attention keeps what torch's own kernel keeps")
@@ -210,9 +228,11 @@ class Estimate:
                 f"a fused loss takes the tokens in {batch.loss_chunks} parts: logits exist for one"
                 " part only, gradients of the head's input and weight from the forward pass on"
             )
-        if recipe.optimizer == "adam-8bit":
+        notes += _states_elsewhere(recipe)
+        if job.mode.offload:
             notes.append(
-                "8-bit states as bitsandbytes lays them out, its step in place: neither was run"
+                "saved tensors are copied to the host, each time one is saved, and back one node at"
+                " a time, as torch's save_on_cpu does it; checked against torch's MemTracker"
             )
         return (*notes, *_taken_for_granted(job), LEFT_OUT)
 
@@ -272,7 +292,8 @@ _HOW = {
     fsdp.GATHER: "all-gathers land here before they are copied out: the last unit's going forward,"
     " the next one's, already prefetched, going back",
     fsdp.WHOLE: "whole gradients of the units at work, until they are sent or moved",
-    fsdp.SENT: "gradients on their way: the previous unit's, or DeepSpeed's buckets",
+    fsdp.SENT: "gradients on their way: the previous unit's, or DeepSpeed's or"
+    " DistributedDataParallel's buckets",
     "cast parameters": "all parameters in the compute format, during forward and backward",
     "cached weights": "autocast's copies of weights",
     "temporaries": "what operators and the optimizer allocate and free again",
@@ -283,7 +304,7 @@ _SOURCE = {
     fsdp.GATHERED: "ZeRO §7.2.2; torch FSDP2",
     fsdp.GATHER: "torch FSDP2 (wait_for_unshard, pre_backward)",
     fsdp.WHOLE: "ZeRO §5.2; torch FSDP2",
-    fsdp.SENT: "torch FSDP2 (post_backward); DeepSpeed's ipg_buffer",
+    fsdp.SENT: "torch FSDP2 (post_backward), DistributedDataParallel; DeepSpeed's ipg_buffer",
     "cast parameters": "torch FSDP2, mixed precision without resharding",
     estimates.SEQUENCES: "Megatron-LM, core/tensor_parallel/layers.py, GlobalMemoryBuffer",
 }
@@ -312,6 +333,26 @@ def _frozen(job: Job) -> Iterator[str]:
         below = "no layer has" if trained.deepest >= layers else f"layers from {trained.deepest} on"
         have = "" if trained.deepest >= layers else " have"
         yield f"{below}{have} a backward pass"
+
+
+def _states_elsewhere(recipe: Recipe) -> Iterator[str]:
+    """Sentences on states that are quantised, paged or partly offloaded."""
+    if recipe.optimizer in QUANTISED:
+        library = "torchao" if recipe.optimizer.endswith("torchao") else "bitsandbytes"
+        yield (
+            f"quantised states as {library} lays them out; its step, one kernel a tensor, was not"
+            " run and is taken to work in place"
+        )
+    if recipe.paged:
+        yield (
+            "paged states are in CUDA's managed memory and counted on the CPU: the driver moves"
+            " them to the device where there is room, beside what torch allocates"
+        )
+    if recipe.offload_fraction < 1:
+        yield (
+            f"{recipe.offload_fraction:.0%} of the optimizer is kept on {recipe.offload_optimizer}:"
+            " DeepSpeed rounds that to whole sub-groups"
+        )
 
 
 def _adapted(job: Job) -> Iterator[str]:
@@ -371,7 +412,7 @@ def _derived(job: Job, asked: bool) -> Iterator[str]:
     if parallel.tp > 1:
         yield "tensor-parallel shares (Korthikanti et al. 2022, §4)"
     if parallel.cp > 1:
-        yield "context parallelism: each rank has 1/cp of the tokens, all else alike"
+        yield "context parallelism: each rank has 1/cp of the tokens"
     if parallel.pp > 1:
         lengths = parallel.stage_layers(job.model.num_layers)
         if len(set(lengths)) > 1:

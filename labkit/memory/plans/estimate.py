@@ -57,18 +57,20 @@ def rows_by_moment(job: Job) -> dict[Moment, Row]:
     passing = fsdp.Passing(job)
     # What the layers keep for one microbatch that waits for its backward pass.
     gathers = passing.gathers and passing.shared
-    waits = gathers or job.in_flight > 1
+    waits = (gathers or job.in_flight > 1) and not job.mode.offload
     kept = _once(_stack_bytes, shape, job.mode, given) if waits else 0
     others = (job.in_flight - 1) * kept if job.in_flight > 1 else 0
+    there |= passing.buckets(gradients)
     by_moment: dict[Moment, Row] = {Moment.INIT: dict(there)}
-    if job.recipe.gradient_buffer:
+    if job.gradients_once:
         by_moment[Moment.INIT]["gradients"] = gradients
     for moment in ON_TAPE:
         apart = moment is not Moment.HEAD_BACKWARD or passing.gathers
         if moment not in ran or not _happens(job, moment) or not apart:
             continue
         part = ran[moment]
-        share = part["gradients"] / ran[Moment.STEP]["gradients"]
+        whole = ran[Moment.STEP]["gradients"]
+        share = part["gradients"] / whole if not job.recipe.in_backward else 0
         row = there | {
             "activations": part["activations"] + others,
             "cached weights": part["cached weights"],
@@ -79,11 +81,13 @@ def rows_by_moment(job: Job) -> dict[Moment, Row]:
         by_moment[moment] |= passing.weights(moment) | passing.sent(moment)
         if job.gradients_stay:
             by_moment[moment]["gradients"] = gradients
+        if job.recipe.in_backward:
+            by_moment[moment]["gradients"] = part["gradients"]
     if gathers:
         by_moment |= _between(passing, by_moment, ran, kept, gradients)
     by_moment[Moment.STEP] = there | {
         "buffers and inputs": ran[Moment.STEP]["buffers and inputs"],
-        "gradients": gradients,
+        "gradients": 0 if job.recipe.in_backward else gradients,
         "temporaries": _step_temporaries(job),
     }
     if job.mode.logits_held != "none" and job.has_head:
@@ -168,7 +172,10 @@ def _step_temporaries(job: Job) -> Any:
 def _temporaries(job: Job, held: Holding) -> Any:
     """:func:`_step_temporaries` of what one recipe updates."""
     recipe = held.recipe
-    if recipe.offload_optimizer != "device":
+    if recipe.paged and recipe.optimizer == "adam":
+        return 0  # one kernel of bitsandbytes a tensor
+    away = recipe.offload_optimizer != "device" and recipe.offload_fraction == 1
+    if away or recipe.in_backward:
         return 0
     if recipe.step == "fused" and recipe.optimizer not in {"adafactor", "muon"}:
         return 0  # those two have no fused kernel
@@ -187,6 +194,8 @@ def _temporaries(job: Job, held: Holding) -> Any:
     narrow = recipe.master_bytes and recipe.second_gradients is None
     if narrow and DTYPE_BYTES[recipe.gradients] < recipe.master_bytes:
         size = size + recipe.master_bytes * updated
+    if recipe.offload_optimizer != "device" and recipe.step != "for-loop":
+        size = (1 - recipe.offload_fraction) * size
     return size
 
 

@@ -13,11 +13,11 @@ from typing import Annotated, Any
 
 from annotated_types import Ge
 
-from labkit.errors import not_among
+from labkit.errors import BadValue, not_among
 from labkit.kit.describe import NonNegative, description
 from labkit.memory.jobs.batch import Batch
 from labkit.memory.jobs.parallel import Parallel
-from labkit.memory.jobs.recipe import Recipe
+from labkit.memory.jobs.recipe import PRESETS, Recipe
 from labkit.memory.plans.plan import FIELDS, PARTS, Plan
 from labkit.models import Model
 from labkit.quantities import GIB
@@ -33,7 +33,12 @@ class Framework:
     Attributes:
         recipe: name of the preset of number formats.
         fields: of ``Parallel``, ``Batch`` and ``Recipe``.
-        sharded: fields that hold at ZeRO's stage 3, ``tensor`` with tensor parallelism.
+        replicated: fields that hold at ZeRO's stage 0 on several replicas.
+        sharded: fields that hold at ZeRO's stage 3 (``recipe``: where no other is said),
+            ``tensor`` with tensor parallelism.
+        recipes: what a recipe is under this framework, by its name: other fields, or ``recipe``,
+            another one.
+        lacks: degrees whose buffers are not known, which must be 1.
         operators: what its models compute otherwise than by one kernel; none: what the model says.
         reserved_over_allocated: bytes the allocator reserves for one allocated; 1 where no logs of
             this framework print both.
@@ -43,8 +48,11 @@ class Framework:
     name: str
     recipe: str
     fields: Mapping[str, Any]
+    replicated: Mapping[str, Any] = field(default_factory=dict)
     sharded: Mapping[str, Any] = field(default_factory=dict)
     tensor: Mapping[str, Any] = field(default_factory=dict)
+    lacks: tuple[str, ...] = ()
+    recipes: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     operators: tuple[str, ...] = ()
     reserved_over_allocated: Annotated[float, Ge(1)] = 1.0
     context_bytes: NonNegative = CONTEXT_BYTES
@@ -65,10 +73,26 @@ class Framework:
         'head'
         """
         operators = tuple(said.pop("operators", self.operators or model.operators))
-        preset = said.pop("recipe", self.recipe)
-        options = {**self.fields, **said}
-        if options.get("zero", 0) == 3:
-            options = {**self.sharded, **options}
+        spread = {**self.fields, **said}
+        sharded = dict(self.sharded) if spread.get("zero") == 3 else {}
+        if not spread.get("zero") and spread.get("dp", 1) > 1:
+            sharded = dict(self.replicated)
+        usual = sharded.pop("recipe", self.recipe)
+        own = dict(self.recipes.get(said.get("recipe", usual), {}))
+        preset = own.pop("recipe", said.pop("recipe", usual))
+        said.pop("recipe", None)
+        if preset not in PRESETS:
+            raise not_among("recipe", preset, PRESETS)
+        # What a recipe says goes before what the framework does.
+        usuals = {**self.fields, **sharded}
+        options = {name: usuals[name] for name in usuals if name not in PRESETS[preset]}
+        options = options | own | said
+        for name in self.lacks:
+            if options.get(name, 1) > 1:
+                raise BadValue(
+                    f"{name} must be 1 under {self.name}, got {options[name]}: which buffers it"
+                    " takes there is not known; torchtitan, hf-trainer and megatron have it"
+                )
         if options.get("tp", 1) > 1:
             options = {**self.tensor, **options}
         parts: dict[type, dict[str, Any]] = {kind: {} for kind in PARTS}
@@ -97,7 +121,10 @@ _MEGATRON = {
     "gpu": True,
     "step": "fused",
     "gradient_buffer": True,
+    "cp_exchange": "ring",
 }
+# Their own fp32 copy of the parameters is what is stepped, by 8-bit states too.
+_MASTER = {"adam-8bit": {"recipe": "adam-8bit-master"}}
 _ALL = (
     Framework(
         name="torchtitan",
@@ -127,6 +154,7 @@ _ALL = (
         recipe="fp32-gradients",
         fields=_MEGATRON | {"loss": "vocab-parallel", "swiglu_fused": True},
         tensor={"sp": True, "sp_gather": "buffer"},
+        recipes=_MASTER,
         source="NVIDIA/Megatron-LM: tensor_parallel/{layers,cross_entropy}.py,"
         " distributed/{distributed_data_parallel,param_and_grad_buffer}.py,"
         " fusions/fused_bias_swiglu.py, training/arguments.py (bf16, distributed optimizer)",
@@ -136,6 +164,7 @@ _ALL = (
         recipe="fp32-gradients",
         fields=_MEGATRON | {"loss": "vocab-parallel-copy"},
         tensor={"sp": True, "sp_gather": "kept"},
+        lacks=("cp",),
         reserved_over_allocated=1.08,
         source="huggingface/nanotron to 2024-07-17 (1e02a9ce; since then it gathers again):"
         " parallel/tensor_parallel/functional.py, models/llama.py,"
@@ -144,17 +173,28 @@ _ALL = (
     Framework(
         name="deepspeed",
         recipe="bf16-mixed",
-        fields={"attention": "sdpa", "gpu": True, "step": "fused", "zero": 3},
+        fields={
+            **{"attention": "sdpa", "gpu": True, "step": "fused", "zero": 3},
+            "reduce_bucket_size": 500_000_000,
+        },
         sharded={"gradient_buffer": True},
+        recipes=_MASTER,
+        lacks=("cp",),
         source="deepspeedai/DeepSpeed at edaa72212: runtime/zero/{stage3,stage_1_and_2}.py (stage 3"
-        " has a flat buffer of a rank's gradients); models as transformers has them",
+        " has a flat buffer of a rank's gradients and one for its bucket, both made once);"
+        " models as transformers has them",
     ),
     Framework(
         name="hf-trainer",
         recipe="bf16-autocast",
         fields={"attention": "sdpa", "gpu": True, "step": "fused", "input_gradients": True},
+        replicated={"gradient_buckets": "copies"},
+        sharded={"recipe": "fsdp-bf16-reduce", "wrap": "blocks"},
+        recipes={name: {"wide_embeddings": True} for name in ("adam-8bit", "adam-8bit-paged")},
         source="transformers 5.23: training_args.py (adamw_torch_fused), trainer.py, loss_utils.py,"
-        " modeling_utils.py (enable_input_require_grads)",
+        " modeling_utils.py (enable_input_require_grads);"
+        " accelerate 1.15: utils/dataclasses.py (DistributedDataParallelKwargs, no views;"
+        " FullyShardedDataParallelPlugin.set_mixed_precision: bf16 gathered and reduced)",
     ),
 )
 FRAMEWORKS: dict[str, Framework] = {framework.name: framework for framework in _ALL}

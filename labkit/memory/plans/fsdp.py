@@ -151,7 +151,9 @@ class Passing:
         stays = self.job.parallel.keep_gathered
         last = block if stays == "last block" else 0
         to_last = 0 if last else block  # still to be gathered for the backward pass
-        again = head if self.job.mode.loss == "chunked" else 0  # gathered anew for every chunk
+        again = (
+            head if self.job.mode.loss.startswith("chunked") else 0
+        )  # gathered anew for every chunk
         ending = head if ends else block
         at_loss = root + last + (head if stays == "head" else again)
         return {
@@ -176,6 +178,25 @@ class Passing:
         every = first + self.size("head").padded + self.layers * block
         return every, 0 if moment.phase is Phase.BACKWARD else arriving
 
+    @cached_property
+    def once(self) -> Any:
+        """Bytes of DeepSpeed's bucket at stage 3, which is made once."""
+        size = self.job.recipe.reduce_bucket_size
+        if self.job.parallel.zero != 3 or not size or not self.shared:
+            return 0
+        return self.only_shared(self.sent_width * size)
+
+    def buckets(self, gradients: Any) -> Row:
+        """Buffers for gradients on their way that are there throughout: DDP's, DeepSpeed's.
+
+        Args:
+            gradients: bytes of all gradients of the rank.
+        """
+        parallel = self.job.parallel
+        if parallel.zero == 0 and parallel.gradient_buckets == "copies" and self.shared:
+            return {SENT: self.only_shared(gradients)}
+        return {SENT: self.once} if parallel.zero == 3 and np.any(self.once) else {}
+
     def sent(self, moment: Moment) -> Row:
         """Buffers from which gradients are being sent at a moment."""
         recipe = self.job.recipe
@@ -188,7 +209,7 @@ class Passing:
             elements = self._sent(moment)
         else:
             return {}
-        return {SENT: self.only_shared(self.sent_width * elements)}
+        return {SENT: self.once + self.only_shared(self.sent_width * elements)}
 
     def _sent(self, moment: Moment) -> Any:
         """Elements of the unit whose gradients are on their way at stage 3: the one before."""
@@ -287,7 +308,7 @@ class Passing:
         whole = DTYPE_BYTES[self.made_format] * first.whole
         out = first.padded + first.share
         row = base | {"gradients": kept, WHOLE: self.only_shared(whole)}
-        return row | {SENT: self.only_shared(self.sent_width * out)}
+        return row | {SENT: self.once + self.only_shared(self.sent_width * out)}
 
 
 def larger(first: Any, other: Any) -> Any:

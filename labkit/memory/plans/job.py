@@ -11,6 +11,8 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
 from typing import Any
 
+import numpy as np
+
 from labkit.errors import BadValue, UsageError
 from labkit.memory.jobs.batch import Batch
 from labkit.memory.jobs.modules import resolved
@@ -19,7 +21,7 @@ from labkit.memory.jobs.recipe import DTYPE_BYTES, Recipe
 from labkit.memory.jobs.states import Holding, rows_of
 from labkit.memory.jobs.trained import trained_of
 from labkit.memory.tape.mode import Mode, SequenceGather
-from labkit.memory.tape.sizes import Shape, shape_of
+from labkit.memory.tape.sizes import Shape, is_array, shape_of
 from labkit.memory.tape.trained import Trained
 from labkit.models import Model
 
@@ -50,6 +52,7 @@ def mode_of(model: Model, recipe: Recipe, batch: Batch, gather: SequenceGather =
         sequence_gather=gather,
         gpu=batch.gpu,
         input_gradients=batch.input_gradients and batch.recompute != "none",
+        offload=batch.offload_activations != "device",
         dropout_mask_bytes=batch.dropout_mask_bytes,
     )
 
@@ -97,6 +100,11 @@ class Job:
         self.parallel.check(self.model, self.batch)
         self.recipe.check_offload(self.parallel.zero)
         self.model.require_shapes()
+        if self.parallel.cp > 1 and self.batch.attention == "eager":
+            raise BadValue(
+                f"attention must be sdpa or flash where cp is {self.parallel.cp}, got eager:"
+                " outputs of several ranks' keys are merged by a kernel's log of sums"
+            )
         if self.recipe.adapter is not None:
             self.recipe.adapter.check(self.model)
         if self.recipe.adapter is not None or self.recipe.trained:
@@ -117,9 +125,40 @@ class Job:
                 f"shard_rule must be dim0 or tensor for {self.recipe.optimizer}, whose states need"
                 " rows and columns; a slice of a flat buffer has none"
             )
-        if self.batch.loss == "chunked" and self.batch.loss_chunks < 2:
+        if self.trained is not None:
+            self._check_all_trained()
+        if self.recipe.in_backward:
+            self._check_in_backward()
+        chunks = self.batch.loss_chunks
+        by_number = self.batch.loss.startswith("chunked") and self.batch.loss_chunk_tokens is None
+        if by_number and isinstance(chunks, int) and chunks < 2:
+            raise BadValue(f"loss_chunks must be >= 2 for a chunked head, got {chunks}")
+
+    def _check_all_trained(self) -> None:
+        """Refuse what the account knows of wholly trained models alone."""
+        if self.batch.offload_activations != "device":
             raise BadValue(
-                f"loss_chunks must be >= 2 for a chunked head, got {self.batch.loss_chunks}"
+                "offload_activations must be device where parameters are frozen: how what frozen"
+                " layers keep comes back is not known"
+            )
+        if self.recipe.in_backward:
+            raise BadValue(
+                f"step must be foreach, fused or for-loop where parameters are frozen, got"
+                f" {self.recipe.step}"
+            )
+
+    def _check_in_backward(self) -> None:
+        """Refuse a step inside the backward pass where gradients are not those of one rank."""
+        step = self.recipe.step
+        if (ranks := self.parallel.world_size) > 1:
+            raise BadValue(
+                f"dp, tp, cp and pp must be 1 where the step is {step}, inside the backward pass;"
+                f" got {ranks} ranks: how their gradients meet before it is not known"
+            )
+        if self.batch.loss == "fused":
+            raise BadValue(
+                f"loss must not be fused where the step is {step}: its kernel makes the gradient of"
+                " the head's matrix in the forward pass"
             )
 
     def _check_frozen(self) -> None:
@@ -198,8 +237,12 @@ class Job:
     @property
     def gradients_stay(self) -> bool:
         """Whether gradients are there throughout a step: in a buffer, or to be added up."""
-        recipe = self.recipe
-        return recipe.gradient_buffer or recipe.accumulation > 1 or self.parallel.pp > 1
+        return self.gradients_once or self.recipe.accumulation > 1 or self.parallel.pp > 1
+
+    @property
+    def gradients_once(self) -> bool:
+        """Whether gradients lie in a buffer that is made once, before the first step."""
+        return self.recipe.gradient_buffer or self.parallel.gradient_buckets == "views"
 
     @cached_property
     def in_flight(self) -> float:
@@ -253,16 +296,51 @@ class Job:
     @cached_property
     def arguments(self) -> dict[str, Any]:
         """What saved tensors and moments take beside the shape and the mode."""
-        return {
-            "seq": self.numbers.get("seq", self.batch.seq) // self.parallel.cp,
-            "micro_batch": self.numbers.get("micro_batch", self.batch.micro_batch),
-            "tp": self.parallel.tp,
-            "ep": self.parallel.ep,
-            "sequence_parallel": self.parallel.sp,
-            "period": max(1, self.batch.every),
-            "group": self.batch.recompute_group,
-            "chunks": self.batch.loss_chunks,
-        } | self._adapted()
+        return (
+            {
+                "seq": self.numbers.get("seq", self.batch.seq) // self.parallel.cp,
+                "micro_batch": self.numbers.get("micro_batch", self.batch.micro_batch),
+                "tp": self.parallel.tp,
+                "ep": self.parallel.ep,
+                "cp": self.parallel.cp,
+                "cp_exchange": self.parallel.cp_exchange,
+                "sequence_parallel": self.parallel.sp,
+                "period": max(1, self.batch.every),
+                "group": self.batch.recompute_group,
+            }
+            | self._chunks()
+            | self._adapted()
+            | self._updated()
+        )
+
+    def _chunks(self) -> dict[str, Any]:
+        """How the head parts the tokens: how many parts, or how many tokens each.
+
+        Source of Liger's rule: liger-kernel 0.6, ops/fused_linear_cross_entropy.py.
+        """
+        batch = self.batch
+        each: Any = batch.loss_chunk_tokens
+        if each is None and batch.loss_chunks != "liger":
+            return {"chunks": batch.loss_chunks}
+        seq = self.numbers.get("seq", batch.seq) // self.parallel.cp
+        tokens = seq * self.numbers.get("micro_batch", batch.micro_batch)
+        if self.parallel.sp:
+            tokens = tokens // self.parallel.tp
+        if each is None:
+            wide = -(-self.shape.vocab // self.parallel.tp // self.shape.hidden)
+            each = 2 ** np.ceil(np.log2(-(-tokens // wide))).astype(int)
+            each = each if is_array(tokens) else int(each)
+        return {"chunks": -(-tokens // each), "chunk_tokens": each}
+
+    def _updated(self) -> dict[str, Any]:
+        """What the tape takes of a step inside the backward pass; nothing where there is none."""
+        recipe = self.recipe
+        if not recipe.in_backward:
+            return {}
+        way = {"lomo": "late", "backward-fused": "in place"}.get(recipe.step, "root")
+        if recipe.optimizer != "adam" or recipe.paged:
+            way = "late" if recipe.step == "lomo" else "in place"
+        return {"update": way, "state_bytes": int(DTYPE_BYTES[recipe.states])}
 
     def _adapted(self) -> dict[str, Any]:
         """What the tape takes of what is trained; nothing where all is."""

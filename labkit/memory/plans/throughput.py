@@ -189,6 +189,7 @@ def throughput(plan: Plan, cluster: Cluster) -> StepTime:
         )
     model.require_shapes()
     refuse_frozen(model, plan.recipe, "throughput")
+    plan.recipe.refuse_fraction("throughput")
     looked_up = (model.positions + (0 if model.tied else model.vocab)) * model.hidden
     attention = 4 * batch.seq * model.heads * model.head_dim * model.num_layers
     forward = 2 * (model.num_params - looked_up) + attention

@@ -115,7 +115,11 @@ def kept(program: Program) -> tuple[Kept, ...]:
     tape = shadow.tape
     sums: dict[tuple[Any, int, str], tapes.Counts] = {}
     for storage, (layer, multiplicity) in tape.saved.items():
-        key = (layer, multiplicity, storage.name)
+        name = storage.name
+        if storage in tape.away:
+            origin = tape.away[storage]
+            name = (origin and origin.name) or "other operands"
+        key = (layer, multiplicity, name)
         sums[key] = sums.get(key, 0) + storage.amount
     alike: Counter[tuple[str, bool | None, Amount, int]] = Counter()
     for (layer, multiplicity, name), amount in sums.items():

@@ -71,7 +71,7 @@ class Node:
     edges: list[tuple[Node, int] | None]
     backward: Backward
     outputs: int
-    saved: list[Tensor | Holder] = field(default_factory=list)
+    saved: list[Tensor | Holder | Away] = field(default_factory=list)
     hook: Callable[[Tensor], None] | None = None
 
     def __lt__(self, other: Node) -> bool:
@@ -81,6 +81,8 @@ class Node:
 @dataclass(slots=True, eq=False)
 class Checkpoint:
     """One checkpointed call: its inputs, how to run it again, and what the second run computed.
+
+    It has no inputs where they are kept on the host.
 
     ``keeps`` says of the n-th operator of a kind, from 1, whether its outputs are kept as well; the
     second run then takes them from ``results`` instead of computing them.
@@ -104,6 +106,14 @@ class Checkpoint:
         """Count an operator of ``kind``, and say whether its outputs are kept."""
         self.counts[kind] += 1
         return self.keeps is not None and self.keeps(kind, self.counts[kind])
+
+
+@dataclass(slots=True, eq=False)
+class Away:
+    """Stands for a saved tensor that is kept on the host, and comes back as a new one."""
+
+    elements: Counts
+    width: int
 
 
 class Holder:

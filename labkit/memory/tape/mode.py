@@ -20,9 +20,16 @@ Dtype = Literal["bf16", "fp32", "autocast"]
 Attention = Literal["eager", "sdpa"]
 Recompute = Literal["none", "selective", "operators", "full", "every"]
 Loss = Literal[
-    "eager-fp32", "vocab-parallel", "vocab-parallel-copy", "loss-parallel", "chunked", "fused"
+    "eager-fp32",
+    "vocab-parallel",
+    "vocab-parallel-copy",
+    "loss-parallel",
+    "chunked",
+    "chunked-output",
+    "fused",
 ]
 LogitsHeld = Literal["none", "compute", "fp32"]
+CpExchange = Literal["all-gather", "all-to-all", "ring"]
 SequenceGather = Literal["again", "buffer", "kept"]
 
 
@@ -46,6 +53,7 @@ class Mode:
             boolean mask a layer that is kept. ``softmax_fp32``: its softmax runs in fp32.
         input_gradients: the embedding's output asks for a gradient, though the embedding is frozen.
         sequence_gather: :attr:`~labkit.memory.jobs.parallel.Parallel.sp_gather`.
+        offload: what is saved for the backward pass is copied to the host and back.
         dropout_mask_bytes: of the embedding, of attention's scores where they exist, after
             attention and after the MLP.
     """
@@ -64,6 +72,7 @@ class Mode:
     sequence_gather: SequenceGather = "again"
     gpu: bool = False
     input_gradients: bool = False
+    offload: bool = False
     dropout_mask_bytes: MaskBytes = 0
 
     @property
@@ -79,4 +88,4 @@ class Mode:
     @property
     def chunked(self) -> bool:
         """Whether the head runs over one part of the rows at a time."""
-        return self.loss in {"chunked", "fused"}
+        return self.loss in {"chunked", "chunked-output", "fused"}

@@ -41,6 +41,7 @@ from labkit.memory.tape.trained import Trained
 
 # Choices of a shape that are a program's under the same name.
 _CHOICES = ("mlp", "qkv_bias", "out_bias", "mlp_bias", "fused_qkv", "qk_norm", "tied")
+MOST_EXCHANGES = 5  # of keys and values; those after are like it
 Key = TypeVar("Key", bound=str)
 _MOST = 2**53  # elements that a float still counts one by one
 
@@ -57,8 +58,8 @@ def _program(shape: Shape, mode: Mode, numbers: Numbers, *, batched: bool) -> Pr
             f"logits_held must be none where loss is {mode.loss}, which leaves no logits;"
             f" got {mode.logits_held}"
         )
-    if mode.loss == "chunked" and not _all(numbers.chunks >= 2):
-        raise UsageError(f"chunks must be >= 2 for a chunked head, got {numbers.chunks}")
+    if mode.loss.startswith("chunked") and not _all(numbers.num_chunks >= 2):
+        raise UsageError(f"chunks must be >= 2 for a chunked head, got {numbers.num_chunks}")
     kinds = stack(shape)
     fixed = {}
     if mode.recompute == "full" and not _all(numbers.group == 1):
@@ -97,9 +98,26 @@ def _program(shape: Shape, mode: Mode, numbers: Numbers, *, batched: bool) -> Pr
         adapter_width=numbers.adapter_bytes,
         adapter_dropout=numbers.adapter_dropout,
         packed=numbers.packed,
+        exchange=numbers.cp_exchange if numbers.cp > 1 else "",
+        exchanges=_exchanges(mode, numbers.cp),
+        update=numbers.update,
+        state_width=numbers.state_bytes,
         structure=structure,
         **fixed,
     )
+
+
+def _exchanges(mode: Mode, cp: int) -> tuple[int, int]:
+    """Exchanges of the fullest rank of ``cp``, and how many of them are with earlier ranks.
+
+    Merging all queries' outputs takes most for a moment, merging half of them leaves a copy that is
+    kept: a rank in the middle does both. Of two ranks the last is the fuller where that copy is
+    soon gone and the outputs are cast to be merged.
+    """
+    if cp == 2:
+        kept = mode.recompute == "none" or mode.dtype == "fp32"
+        return 2, 0 if kept else 1
+    return min(cp, MOST_EXCHANGES), 1
 
 
 def _fixed(shape: Shape, mode: Mode, numbers: Numbers) -> dict[str, Any]:
@@ -245,7 +263,7 @@ def moments(shape: Shape, mode: Mode, **sizes: Any) -> dict[Moment, dict[str, An
     held_on = {"none": 0, "compute": mode.compute_bytes, "fp32": FP32}[mode.logits_held]
     logits = held_on * numbers.micro_batch * numbers.seq * over(shape.vocab, numbers.tp)
     gradients = trained_bytes(shape, mode, numbers)  # they are as wide as what is trained
-    at_step = (logits, gradients, 0, 0)
+    at_step = (logits, 0 if numbers.update else gradients, 0, 0)
     by_moment[Moment.STEP] = {**there, **dict(zip(tapes.CATEGORIES, at_step, strict=True))}
     return by_moment
 

@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from labkit.memory.tape import tape as tapes
+from labkit.memory.tape.exchanges import Rounds
 from labkit.memory.tape.mode import BF16, FP32, Mode
 from labkit.memory.tape.operators import Linear
 from labkit.memory.tape.sizes import DENSE
@@ -36,6 +37,9 @@ class Program:
     ``"runs"`` has each run of like layers, and ``layers`` are fixed. ``adapted``: the projections
     that have adapters, of ``adapter_width`` bytes an element, with dropout or not; ``packed``:
     frozen matrices of layers have 4 bits.
+    ``exchange``: how ranks that share the sequence exchange keys and values, in ``exchanges`` (how
+    many, and how many of them with earlier ranks). ``update`` and ``state_width``: of the step
+    inside the backward pass, as :class:`~labkit.memory.tape.sizes.Numbers` has them.
     """
 
     mode: Mode
@@ -63,6 +67,10 @@ class Program:
     adapter_width: int = FP32
     adapter_dropout: bool = False
     packed: bool = False
+    exchange: str = ""
+    exchanges: tuple[int, int] = (1, 0)
+    update: str = ""
+    state_width: int = 0
 
 
 class Network:
@@ -71,9 +79,14 @@ class Network:
     def __init__(self, program: Program) -> None:
         self.program = program
         self.mode = program.mode
-        self.tape = Tape()
+        mode = program.mode
+        self.tape = Tape(
+            update=program.update, state_width=program.state_width, offload=mode.offload
+        )
         self.ops = SpecialOperators(self.tape, gpu=self.mode.gpu)
         self.width = BF16 if self.mode.dtype == "bf16" else FP32
+        narrow = FP32 if self.mode.dtype == "fp32" else BF16
+        self.ops.tables = [[Tensor(None, unit("s·δ"), narrow)] for _ in range(2)]
         self.llama = program.mlp == "swiglu"
 
     def parameter(self, *names: str, frozen: bool = False) -> Tensor:
@@ -127,7 +140,16 @@ class Network:
         """Attention by the flash kernel."""
         if self.program.grouped and self.mode.repeat_kv:
             k, v = (self.tape.local(self.ops.repeat(x, self.wide)) for x in (k, v))
-        return self.ops.attention(q, k, v, self.wide, unit("b·s·a"))
+        if not self.program.exchange:
+            return self.ops.attention(q, k, v, self.wide, unit("b·s·a"))
+        repeated = self.program.grouped and self.mode.repeat_kv
+        sizes = (self.wide, unit("b·s·a"))
+        if self.program.exchange == "ring":
+            return self.ops.ring_attention(q, k, v, *sizes)
+        gathers = self.program.exchange == "all-gather"
+        number, whole = self.program.exchanges
+        rounds = Rounds(number, whole, gathers=gathers, copies=not repeated)
+        return self.ops.shared_attention(q, k, v, *sizes, rounds)
 
     @call
     def attend_eagerly(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
@@ -186,5 +208,9 @@ class Network:
         return unit("tp·b·s·h" if self.program.sequence_parallel else "b·s·h")
 
     def merge(self, out: Tensor) -> Tensor:
-        """Heads put side by side: the kernel's output lies that way, a product's must be copied."""
-        return self.ops.copy(out) if self.mode.attention == "eager" else out
+        """Heads put side by side: the kernel's output lies that way, a product's must be copied,
+        and so must one that was merged by halves.
+        """
+        number, whole = self.program.exchanges
+        halves = self.program.exchange not in {"", "ring"} and whole < number - 1
+        return self.ops.copy(out) if halves or self.mode.attention == "eager" else out

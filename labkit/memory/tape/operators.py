@@ -5,9 +5,8 @@ Each method mirrors one operator as torch 2.13 runs it on a CPU. Widths are byte
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 
 from labkit.memory.tape.mode import BF16, BOOL, FP32
 from labkit.memory.tape.tape import CACHED, Backward, Counts, Size, Tape, Tensor, call, unit
@@ -54,6 +53,7 @@ class Operators:
     def __init__(self, tape: Tape, *, gpu: bool = False) -> None:
         self.tape = tape
         self.gpu = gpu
+        self.tables: list[list[Tensor]] = [[], []]  # of rotary positions
 
     def kernel(
         self,
@@ -64,23 +64,26 @@ class Operators:
         names: Sequence[str] = (),
         backward: Backward | None = None,
         kind: str = "",
+        run: Callable[[], list[Tensor]] | None = None,
     ) -> list[Tensor]:
         """Run one operator: make its node, keep what it saves, allocate its outputs.
 
         Where nobody wants the gradient of any input there is no node, and nothing is kept for one;
-        a checkpoint that keeps outputs of this kind keeps this one too.
+        a checkpoint that keeps outputs of this kind keeps this one too. ``run`` allocates the
+        outputs itself.
         """
         tape = self.tape
+        run = run or (lambda: tape.together(*outputs, beside=(*inputs, *saves)))
         tape.need(*inputs, *saves)
         if inputs and all(x is None or x.frozen for x in inputs):
-            run = partial(tape.together, *outputs, beside=(*inputs, *saves))
             results = [result.view() for result in tape.kept_outputs(kind, run)]
             for result in results:
                 result.frozen = True
             return results
         node = tape.node(backward or self.each(inputs), *inputs)
         tape.save(node, *saves)
-        results = tape.kept_outputs(kind, lambda: tape.together(*outputs, beside=(*inputs, *saves)))
+        results = tape.kept_outputs(kind, run)
+        tape.need(*inputs, *saves)
         outer = [results[place] for place in saves_outputs]
         tape.save(node, *outer)
         for name, kept in zip(names, (*saves, *outer), strict=False):
@@ -268,14 +271,14 @@ class Operators:
                 beside.append(tape.new(weight.elements, width, *beside))
             gradients = both([], beside)
             tape.done(saved)
-            return [*gradients, shift and tape.new(shift.elements, width)]
+            return [shift and tape.new(shift.elements, width), *gradients]
 
         tape.need(*gathered)
         saves, names = _kept_for_others([x, weight], [name, "cached weights"])
         wide = [tape.new(weight.elements, width, x)] if packed else []
         tape.locals.extend(wide)
         return self.kernel(
-            [x, weight, bias],
+            [bias, x, weight],  # as addmm has them: a bias gets its gradient first
             (layer.outputs, width),
             saves=saves,
             names=names,
@@ -343,8 +346,10 @@ class Operators:
     def rotate(self, x: Tensor) -> Tensor:
         """Rotary positions: x·cos + turned(x)·sin, where half of turned(x) changed its sign."""
         turned = self.tape.local(self._turn(x))
-        plain = self.scale(x)  # the tables are buffers: they are held anyway
-        return self.add(plain, self.scale(turned))
+        # The tables are buffers: they are held anyway, but copied where what is saved is offloaded.
+        cos, sin = self.tables if self.tape.offload else ([], [])
+        plain = self.kernel([x], x.size, saves=cos)[0]
+        return self.add(plain, self.kernel([turned], turned.size, saves=sin)[0])
 
     def _turn(self, x: Tensor) -> Tensor:
         """One turned half of a head, counted as half the bytes of as many elements."""
@@ -421,6 +426,7 @@ class Operators:
         both = len(learned) > 1  # LayerNorm's kernel leaves out gradients that nobody wants
         wanted = [part for part in (x, *learned) if not (both and part.frozen)]
         at_once = self.at_once(*wanted)
+        kept = learned if self.tape.offload else learned[:1]  # LayerNorm saves its bias too
         places = [place for place, part in enumerate((x, *learned)) if part in wanted]
 
         def backward(grads: list[Tensor], saved: list[Tensor]) -> list[Tensor | None]:
@@ -433,9 +439,9 @@ class Operators:
             [x, *learned],
             x.size,
             *((rows, width) for _ in learned),
-            saves=[x, learned[0]],
+            saves=[x, *kept],
             saves_outputs=range(1, 1 + len(learned)),
-            names=["norm input", "", *(["norm statistics"] * len(learned))],
+            names=["norm input", *[""] * len(kept), *["norm statistics"] * len(learned)],
             backward=backward,
         )[0]
 

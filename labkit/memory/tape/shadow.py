@@ -6,6 +6,8 @@ hold the two against each other. Only this module knows both the programs and th
 
 from __future__ import annotations
 
+from functools import partial
+
 from labkit.memory.tape import tape as tapes
 from labkit.memory.tape.mode import FP32, INT64
 from labkit.memory.tape.network import Network, Program
@@ -237,9 +239,25 @@ class Shadow(Network):
                 with self.part(""):
                     self.tape.named("input", x)
                 keeps = every_second_product if self.mode.recompute == "operators" else None
-                x = self.tape.checkpoint(lambda y, group=group: self.unit(group, y), x, keeps=keeps)
+                run = partial(self._again, group)
+                x = self.tape.checkpoint(run, x, *self._tables(), keeps=keeps)
         self.leave(Moment.LOSS_FORWARD, x)
         return x
+
+    def _again(self, group: list[Block], x: Tensor, *tables: Tensor) -> Tensor:
+        """Run a group of layers as a checkpoint, to which rotary tables are given as well."""
+        before = self.ops.tables
+        self.ops.tables = [[table] for table in tables] or before
+        try:
+            return self.unit(group, x)
+        finally:
+            self.ops.tables = before
+
+    def _tables(self) -> list[Tensor]:
+        """Rotary tables, where a checkpoint's inputs are copied to the host."""
+        if not (self.llama and self.tape.offload):
+            return []
+        return [table for tables in self.ops.tables for table in tables]
 
     @call
     def unit(self, group: list[Block], x: Tensor) -> Tensor:
@@ -259,6 +277,8 @@ class Shadow(Network):
         if self.mode.loss == "fused":
             with self.part("loss"):
                 return self.ops.fused_loss(x, self.output)
+        if self.mode.loss == "chunked-output":
+            return self.loss_of_parts(x, targets)
         if self.mode.loss != "chunked":
             return self.head(x, targets, "b·s·v")
         self.tape.named("input", x)
@@ -274,6 +294,42 @@ class Shadow(Network):
             total = self.ops.add(total, chunk)
         self.enter_chunk(tapes.ONE, Moment.LOSS_FORWARD)
         return self.ops.scale(total)
+
+    @call
+    def loss_of_parts(self, x: Tensor, targets: Tensor) -> Tensor:
+        """Logits of all parts of the tokens, then the loss of each; the loop holds them till then.
+
+        The fullest is one of the last two parts.
+        """
+        local = self.tape.local
+        places = (("c", tapes.ONE), ("c", tapes.CHUNKS), ("c", tapes.ONE), ("e", tapes.ONE))
+        parts = self.ops.split(x, tuple(unit(f"{size}·h") for size, _ in places))
+        logits = []
+        for part, (size, multiplicity) in zip(parts, places, strict=True):
+            self.enter_chunk(multiplicity, Moment.LOSS_FORWARD)
+            output = Linear(self.output, None, unit(f"{size}·v"))
+            logits.append(local(self._of_chunk(self.column(part, output, "input"), multiplicity)))
+        self.tape.multiplicity = tapes.ONE
+        total = self.tape.new(unit("1"), FP32)
+        for each, (_, multiplicity) in zip(logits, places, strict=True):
+            self.enter_chunk(multiplicity, Moment.LOSS_FORWARD)
+            chunk = self._of_chunk(self.part_of_loss(each, targets), multiplicity)
+            self.tape.count_as(chunk, multiplicity=tapes.ONE)
+            self.tape.multiplicity = tapes.ONE
+            total = self.ops.add(total, chunk)
+        self.enter_chunk(tapes.ONE, Moment.LOSS_FORWARD)
+        return self.ops.scale(total)
+
+    def part_of_loss(self, logits: Tensor, targets: Tensor) -> Tensor:
+        """The loss of one part's logits, in fp32."""
+        with self.part("loss"):
+            return self.ops.cross_entropy(self.ops.cast(logits, FP32), targets)
+
+    def _of_chunk(self, tensor: Tensor, multiplicity: int) -> Tensor:
+        """The same tensor, whose backward pass notes which part of the head is at work."""
+        assert tensor.node is not None
+        tensor.node.hook = lambda _: self.enter_chunk(multiplicity, Moment.LOSS_BACKWARD)
+        return tensor
 
     def chunk(self, part: Tensor, targets: Tensor, size: str, multiplicity: int) -> Tensor:
         """The head's loss of one part of the tokens, recomputed in the backward pass."""

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from labkit.errors import UsageError
-from labkit.memory.tape.mode import FP32, Mode
+from labkit.memory.tape.mode import FP32, CpExchange, Mode
 from labkit.memory.tape.tape import UNITS
 from labkit.memory.tape.trained import Trained
 from labkit.models import Model
@@ -36,9 +36,11 @@ _NONE = dict.fromkeys((letter for unit in _LETTERS for letter in unit), 0)
 class Numbers:
     """The sizes of a step that are numbers; each may be an array. See :func:`moments`.
 
-    The last six, which are no arrays, say what is trained (None: all), which projections have
-    adapters, of which ``rank`` and of how many bytes an element, whether with dropout, and whether
-    the base is in 4 bits.
+    ``cp`` and those from ``trained`` on are no arrays. They say what is trained (None: all), which
+    projections have adapters, of which ``rank`` and of how many bytes an element, whether with
+    dropout, and whether the base is in 4 bits; ``update`` is how the optimizer steps inside the
+    backward pass (:data:`labkit.memory.tape.tape.UPDATES`), by temporaries of ``state_bytes`` an
+    element.
     """
 
     seq: Any
@@ -46,8 +48,11 @@ class Numbers:
     period: Any = 1
     group: Any = 1
     chunks: Any = 8
+    chunk_tokens: Any = None
     tp: Any = 1
     ep: Any = 1
+    cp: int = 1
+    cp_exchange: CpExchange = "all-gather"
     sequence_parallel: bool = False
     trained: Trained | None = None
     rank: int = 0
@@ -55,6 +60,8 @@ class Numbers:
     adapter_bytes: int = FP32
     adapter_dropout: bool = False
     packed: bool = False
+    update: str = ""
+    state_bytes: int = 0
 
     def __post_init__(self) -> None:
         for name in ("seq", "micro_batch", "period", "group", "chunks", "tp", "ep"):
@@ -70,10 +77,26 @@ class Numbers:
 
     @property
     def chunk_rows(self) -> tuple[Any, Any]:
-        """Rows of a chunk of a head, and of the last one: ``torch.chunk``'s rule."""
+        """Rows of a chunk of a head, and of the last one: ``torch.chunk``'s rule, or that of
+        ``torch.split`` where the rows are given.
+        """
         rows = self.rows
-        chunk = -(-self.rows // self.chunks)
+        chunk = -(-rows // self.chunks)
+        if self.chunk_tokens is not None:
+            chunk = np.minimum(self.chunk_tokens, rows) if is_array(rows) else self._within(rows)
         return chunk, rows - (-(-rows // chunk) - 1) * chunk
+
+    def _within(self, rows: int) -> Any:
+        """The rows of a chunk, of which there are not more than ``rows``."""
+        tokens = self.chunk_tokens
+        return np.minimum(tokens, rows) if is_array(tokens) else min(tokens, rows)
+
+    @property
+    def num_chunks(self) -> Any:
+        """Chunks of a head: as many as are asked for, or as the rows of each make."""
+        if self.chunk_tokens is None:
+            return self.chunks
+        return -(-self.rows // self.chunk_rows[0])
 
 
 def shape_of(model: Model | Shape, **changes: Any) -> Shape:
@@ -167,6 +190,8 @@ def _letters(shape: Shape, numbers: Numbers, mode: Mode) -> dict[str, Any]:
         **{"h": shape.hidden, "a": heads, "q": over(shape.heads * shape.head_dim, tp)},
         **{"k": over(shape.kv_heads * shape.head_dim, tp), "f": over(shape.ffn, tp)},
         **{"v": over(shape.vocab, tp), "p": shape.positions, "ρ": numbers.rank},
+        "cp": numbers.cp,
+        "δ": shape.rope_head_dim or shape.head_dim,
     }
     if mode.chunked:
         letters["c"], letters["e"] = numbers.chunk_rows

@@ -7,12 +7,12 @@ exist for a moment; real training does it in place.
 
 from __future__ import annotations
 
+from labkit.memory.tape.exchanges import SharedAttention
 from labkit.memory.tape.mode import BF16, BOOL, FP32, INT64
-from labkit.memory.tape.operators import Operators
 from labkit.memory.tape.tape import Backward, Counts, Tensor, call, unit
 
 
-class SpecialOperators(Operators):
+class SpecialOperators(SharedAttention):
     """Cross-entropy of logits, in place, sharded, or with the head in one kernel; and experts."""
 
     @call

@@ -11,11 +11,13 @@ something still needs it (:meth:`Tape.need`), and these are all the rules:
 1. an operator needs its operands until its outputs are allocated;
 2. a call needs its arguments, and the locals it names, until it returns (:func:`call`,
    :meth:`Tape.local`), as the frame of a Python function does;
-3. a node needs what it saved until its backward pass is done; a formula that is done with its
+3. a node needs what it saved until its backward pass is done (where that is kept on the host,
+   what comes back for it from the beginning of its backward pass); a formula that is done with its
    operands earlier says so (:meth:`Tape.done`), which frees what was computed again for it;
 4. a checkpoint needs its inputs until the last of its nodes is done, and the outputs that it
    keeps until the second run takes them;
-5. a gradient is needed until the node that takes it is done; a parameter's, for ever;
+5. a gradient is needed until the node that takes it is done; a parameter's, for ever, or until
+   the step inside the backward pass is done with it (:data:`UPDATES`);
 6. autocast's copies of weights are needed until the forward pass ends, what the training loop
    holds (:attr:`Tape.held`) until the step ends.
 
@@ -31,7 +33,7 @@ layer's index and so largest at the first or the last layer.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import wraps
 from typing import Any
 
@@ -39,6 +41,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from labkit.memory.tape.graph import (
+    Away,
     Backward,
     Checkpoint,
     Counts,
@@ -50,6 +53,7 @@ from labkit.memory.tape.graph import (
     Storage,
     Tensor,
 )
+from labkit.memory.tape.mode import FP32
 from labkit.memory.tape.step import Moment
 
 UNITS = (
@@ -65,6 +69,7 @@ UNITS = (
     "b·a·s²",
     "s²",
     "s·h",
+    "s·δ",
     "h",
     "q",
     "k",
@@ -115,6 +120,11 @@ UNITS = (
     "h·m",
     # Sequence parallelism: the tokens of all tensor-parallel ranks.
     "tp·b·s·h",
+    # Context parallelism: keys, values and outputs of all cp ranks.
+    "cp·b·s·a",
+    "cp·b·s·k",
+    "cp·b·s·q",
+    "cp·b·s·w",
     # Adapters of rank ρ.
     "b·s·ρ",
     "h·ρ",
@@ -130,6 +140,10 @@ INDEX = {unit: place for place, unit in enumerate(UNITS)}
 MULTIPLICITIES = ("1", "groups", "inner", "inner of the last", "groups·inner", "chunks")
 ONE, GROUPS, INNER, INNER_LAST, GROUPS_INNER, CHUNKS = range(len(MULTIPLICITIES))
 
+UPDATES = ("", "root", "in place", "late")
+"""How parameters are updated: after the backward pass; or as soon as each gradient is there, by
+AdamW over a list of one tensor, which takes the root of its variance, or in one kernel; or when the
+next gradient is made, by fp32 copies of gradient and parameter (LOMO)."""
 CATEGORIES = ("activations", "gradients", "cached weights", "temporaries")
 ACTIVATIONS, GRADIENTS, CACHED, TEMPORARIES = range(len(CATEGORIES))
 LAST_SEQUENCE = 1 << 60  # gradients are stored as soon as they are there
@@ -146,6 +160,14 @@ def count(**units: int) -> Counts:
 def unit(name: str) -> Counts:
     """One of a unit, as :func:`count` gives it."""
     return count(**{name: 1})
+
+
+def of_all_ranks(elements: Counts) -> Counts:
+    """The same elements of every rank that shares the sequence."""
+    every = np.zeros_like(elements)
+    for place in np.flatnonzero(elements):
+        every[INDEX[f"cp·{UNITS[place]}"]] = elements[place]
+    return every
 
 
 def call(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -168,7 +190,12 @@ def call(function: Callable[..., Any]) -> Callable[..., Any]:
 class Tape:
     """The log of one step: allocations, last uses, and what nodes saved."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, update: str = "", state_width: int = 0, offload: bool = False) -> None:
+        self.offload = offload
+        self.away: dict[Storage, Storage | None] = {}  # copies on the host, and of what
+        self.update = update
+        self.state_width = state_width
+        self.waiting: Tensor | None = None  # a gradient that waits for the next one
         self.labels: list[Moment | None] = []  # of each allocation; None: no point is recorded
         self.changes: list[tuple[int, tuple[int, int], Counts]] = []  # time, heading, bytes
         self.storages: list[Storage] = []
@@ -191,7 +218,7 @@ class Tape:
         return len(self.labels) - 1
 
     def new(
-        self, elements: Counts, width: int, *beside: Tensor, category: int | None = None
+        self, elements: Counts, width: int, *beside: Tensor | None, category: int | None = None
     ) -> Tensor:
         """Allocate, while ``beside`` is still needed."""
         return self.together((elements, width), beside=beside, category=category)[0]
@@ -277,7 +304,10 @@ class Tape:
         def accumulate(grads: list[Tensor], _: list[Tensor]) -> list[Tensor | None]:
             self.count_as(grads[0], category=GRADIENTS)
             assert grads[0].storage is not None
-            grads[0].storage.for_ever = True
+            if self.update:
+                self._updated(grads[0])
+            else:
+                grads[0].storage.for_ever = True
             return []
 
         return Tensor(None, elements, width, Node(LAST_SEQUENCE, [], accumulate, 1))
@@ -294,6 +324,24 @@ class Tape:
 
         self.held.append(x)
         return Tensor(x.storage, x.elements, x.width, Node(LAST_SEQUENCE, [], accumulate, 1))
+
+    def _updated(self, gradient: Tensor) -> None:
+        """Step the parameter of a gradient that is there, by the tape's way to update."""
+        if self.update == "root":
+            self.new(gradient.elements, self.state_width, gradient)
+        if self.update != "late":
+            return
+        before = self.waiting
+        self.waiting = gradient
+        if before is not None:
+            self._step_late(before, gradient)
+
+    def _step_late(self, before: Tensor, *beside: Tensor) -> None:
+        """LOMO's step on an earlier gradient: fp32 copies of it and of the parameter."""
+        self.need(before)
+        wide = [] if before.width == FP32 else [self.new(before.elements, FP32, before, *beside)]
+        if before.width != FP32:
+            self.new(before.elements, FP32, *wide, *beside)
 
     def node(self, backward: Backward, *inputs: Tensor | None, outputs: int = 1) -> Node:
         """A node whose gradients go to ``inputs``, in that order."""
@@ -315,6 +363,9 @@ class Tape:
                     raise StopRecomputation
             elif self.recording is not None:
                 node.saved.append(Holder(self.recording))
+            elif self.offload:
+                self._log_away(tensor)
+                node.saved.append(Away(*tensor.size))
             else:
                 node.saved.append(tensor.view())
                 self._log_saved(tensor)
@@ -324,10 +375,20 @@ class Tape:
         if tensor.storage is not None:
             self.saved.setdefault(tensor.storage, (self.layer, self.multiplicity))
 
-    def _unpack(self, saved: Tensor | Holder) -> Tensor:
-        """A saved tensor; a holder runs its checkpoint again, and gives it up for good."""
+    def _log_away(self, tensor: Tensor) -> None:
+        """Note a copy on the host, which is made anew each time a tensor is saved."""
+        copy = Storage(tensor.elements * tensor.width, (ACTIVATIONS, self.multiplicity), self.now)
+        self.away[copy] = tensor.storage
+        self.saved[copy] = (self.layer, self.multiplicity)
+
+    def _unpack(self, saved: Tensor | Holder | Away) -> Tensor:
+        """A saved tensor; a holder runs its checkpoint again, and gives it up for good; what is on
+        the host comes back.
+        """
         if isinstance(saved, Tensor):
             return saved
+        if isinstance(saved, Away):
+            return self.new(saved.elements, saved.width)
         checkpoint = saved.checkpoint
         if checkpoint.recomputed is None:
             checkpoint.recomputed = {}
@@ -379,15 +440,27 @@ class Tape:
         """
         cast = self.casts is not None
 
+        away = self.offload and self.recording is None
+
         def rerun() -> None:
             self.casts = {} if cast else None
-            function(*(tensor.view() for tensor in inputs))
+            given = [tensor.view() for tensor in inputs]
+            if away:
+                given = self.together_one_by_one(inputs)
+            try:
+                function(*given)
+            finally:
+                self.need(*given)
 
         new = [tensor.storage for tensor in inputs if tensor.storage not in self.saved]
         for tensor in inputs:
-            self._log_saved(tensor)
+            if away:
+                self._log_away(tensor)
+            else:
+                self._log_saved(tensor)
         before = self.recording
-        checkpoint = self.recording = Checkpoint(inputs, rerun, keeps)
+        given = () if away else inputs
+        checkpoint = self.recording = Checkpoint(given, rerun, keeps)
         try:
             return function(*inputs)
         finally:
@@ -396,6 +469,13 @@ class Tape:
                 kept = [part.storage for results in checkpoint.results for part in results]
                 for storage in filter(None, (*new, *kept)):
                     self.saved.pop(storage, None)
+
+    def together_one_by_one(self, tensors: Sequence[Tensor]) -> list[Tensor]:
+        """Tensors of the same sizes, each made while those before it are there."""
+        made: list[Tensor] = []
+        for tensor in tensors:
+            made.append(self.new(*tensor.size, *made))
+        return made
 
     def backward(self, loss: Tensor) -> None:
         """Run the graph behind ``loss``; the loop holds loss and gradient to the end."""
@@ -408,6 +488,9 @@ class Tape:
         while ready:
             self._evaluate(heapq.heappop(ready), buffers, waiting, ready)
         self.need(loss, ones, *self.held)
+        if self.waiting is not None:  # after the backward pass, whose first gradient is gone
+            self._step_late(self.waiting)
+            self.need(loss, *self.held)
 
     def _evaluate(
         self,
@@ -422,11 +505,17 @@ class Tape:
         grads = [grad for grad in buffers.pop(node) if grad is not None]
         if node.hook is not None:
             node.hook(grads[0])
-        operands = [self._unpack(saved) for saved in node.saved]
+        operands: list[Tensor] = []
+        for saved in node.saved:
+            operands.append(self._unpack(saved))
+            self.need(*grads, *operands)
         results = node.backward(grads, operands)
         self.need(*grads, *operands)
         for saved in node.saved:
-            self.need(*([saved] if isinstance(saved, Tensor) else saved.checkpoint.holds()))
+            if isinstance(saved, Holder):
+                self.need(*saved.checkpoint.holds())
+            elif isinstance(saved, Tensor):
+                self.need(saved)
         for edge, grad in zip(node.edges, results, strict=True):
             self.need(grad)
             if edge is None or grad is None:
