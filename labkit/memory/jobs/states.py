@@ -124,9 +124,9 @@ def rows_of(
     counts: Counter[tuple[Any, ...]] = Counter()
     for unit in cut.units(model, device):
         for tensor in unit.tensors:
-            if tensor.name.endswith("router.bias"):
+            if model.router_bias and tensor.name.endswith("router.bias"):
                 continue
-            first = tensor.shape[0]
+            first = tensor.shape[0] if tensor.shape else 1
             gathered = unit.name if cut.wrap == "parts" or "block" in unit.name else "root"
             alike = (first, tensor.numel // first, tensor.role == "expert", gathered)
             kind = (unit.count, tensor.shape, tensor.is_hidden_matrix)

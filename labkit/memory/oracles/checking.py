@@ -60,6 +60,8 @@ def _fake(plan: Plan) -> Rows:
     """The plan beside torch's tracker."""
     from labkit.memory.oracles import adapters, tracker
 
+    if plan.traced:
+        return _traced(plan)
     if plan.recipe.adapter is None:
         seen = tracker.track(**tracker.settings_of(plan))
     else:
@@ -91,6 +93,18 @@ def _fake(plan: Plan) -> Rows:
     tracked.setdefault(REST, 0)
     rows = [(name, predicted.get(name, 0.0), float(size)) for name, size in tracked.items()]
     return [*rows, (f"{PEAK}{seen.peak_moment}", sum(predicted.values()), float(seen.peak_bytes))]
+
+
+def _traced(plan: Plan) -> Rows:
+    """A traced network's peak beside torch's tracker, which counts the step's counters too."""
+    from labkit.memory.oracles import modules
+
+    predicted = plan.peak_bytes
+    seen = modules.track(plan)
+    counted = sum(t.num_bytes for t in plan.terms() if t.component == "optimizer.step")
+    counters = counted if plan.recipe.counters_on == "cpu" else 0
+    peak = float(predicted + counters)
+    return [(f"{PEAK}{seen.peak_moment}", peak, float(seen.peak_bytes))]
 
 
 def _refuse_adapter(plan: Plan, oracle: str) -> None:

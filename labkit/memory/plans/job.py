@@ -96,6 +96,11 @@ class Job:
         self.model.require_shapes()
         if self.recipe.adapter is not None:
             self._check_adapter(self.recipe.adapter)
+        if self.batch.target_seq is not None:
+            raise BadValue(
+                f"target_seq must be None for {self.model.name}, a decoder alone, got"
+                f" {self.batch.target_seq}"
+            )
         if self.batch.partition_checkpoints:
             raise UsageError(
                 "partition_checkpoints must be False in the account tensor by tensor;"
