@@ -77,6 +77,9 @@ def plan(
         _moments(moments),
         Sheet(heading="Elsewhere", table=away, columns=columns),
     ]
+    held_longest = plan.account.largest() if plan.traced else None  # type: ignore[union-attr]
+    if held_longest is not None:
+        sheets.append(Sheet(heading="Largest tensors at the peak", table=held_longest))
     if len(sent):
         between = sent[sent["ranks"] > 1]
         between = between.assign(message=between["collective"] + " of " + between["what"])
@@ -105,6 +108,7 @@ def plan(
             "elsewhere": records(away),
             "traffic": records(sent),
             "assumptions": notes,
+            **({} if held_longest is None else {"largest": records(held_longest)}),
         },
         figures=lambda: [_figure_of_moments(plan, room)],
     )

@@ -47,6 +47,7 @@ def track(plan: Plan) -> Tracked:
         again = batch.recompute == "full"
         module: Any = subject.build(attention=batch.attention, bits=bits, recompute=again)
         inputs = subject.inputs(module, batch)
+        _hide_frozen(module)
 
         def loss_of_step() -> Any:
             enabled = plan.recipe.autocast
@@ -71,6 +72,15 @@ def track(plan: Plan) -> Tracked:
     return Tracked(
         moments=watch.largest, peak_moment=watch.peak_moment, peak_bytes=watch.peak_bytes
     )
+
+
+def _hide_frozen(module: Any) -> None:
+    """Make frozen parameters buffers: the tracker asks every parameter for a gradient."""
+    for part in module.modules():
+        for name, parameter in list(part._parameters.items()):
+            if parameter is not None and not parameter.requires_grad:
+                del part._parameters[name]
+                part.register_buffer(name, parameter.data, persistent=False)
 
 
 @contextmanager

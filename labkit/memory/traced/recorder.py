@@ -34,60 +34,18 @@ from labkit.memory.traced.recording import (
 )
 
 FP32 = 4
+_ATTENTION = ("query", "key", "value", "attn_mask", "dropout_p", "is_causal")
 _STATISTICS = {"aten::native_layer_norm": (1, 2)}
 """Results that are fp32 on a GPU whatever their input is."""
 # torch's documentation, "CUDA Ops that can autocast to float32", by the names of its functions.
-_FP32 = set(
-    [
-        "acos",
-        "asin",
-        "binary_cross_entropy_with_logits",
-        "cosh",
-        "cosine_embedding_loss",
-        "cdist",
-        "cosine_similarity",
-        "cross_entropy",
-        "cumprod",
-        "cumsum",
-        "dist",
-        "erfinv",
-        "exp",
-        "expm1",
-        "group_norm",
-        "hinge_embedding_loss",
-        "kl_div",
-        "l1_loss",
-        "layer_norm",
-        "log",
-        "log10",
-        "log_softmax",
-        "log1p",
-        "log2",
-        "margin_ranking_loss",
-        "mse_loss",
-        "multilabel_margin_loss",
-        "multi_margin_loss",
-        "nll_loss",
-        "norm",
-        "normalize",
-        "pdist",
-        "poisson_nll_loss",
-        "pow",
-        "prod",
-        "reciprocal",
-        "rsqrt",
-        "sinh",
-        "smooth_l1_loss",
-        "soft_margin_loss",
-        "softmax",
-        "softmin",
-        "softplus",
-        "sum",
-        "renorm",
-        "tan",
-        "triplet_margin_loss",
-    ]
-)
+_NAMES = """
+acos asin binary_cross_entropy_with_logits cosh cosine_embedding_loss cdist cosine_similarity
+cross_entropy cumprod cumsum dist erfinv exp expm1 group_norm hinge_embedding_loss kl_div l1_loss
+layer_norm log log10 log_softmax log1p log2 margin_ranking_loss mse_loss multilabel_margin_loss
+multi_margin_loss nll_loss norm normalize pdist poisson_nll_loss pow prod reciprocal rsqrt sinh
+smooth_l1_loss soft_margin_loss softmax softmin softplus sum renorm tan triplet_margin_loss
+"""
+_FP32 = frozenset(_NAMES.split())
 
 
 class AsOnCuda(TorchFunctionMode):
@@ -109,9 +67,8 @@ class AsOnCuda(TorchFunctionMode):
             return self._dropout(func, args, given)
         if func is functional.scaled_dot_product_attention:
             # A kernel's own dropout keeps the state of a random generator only.
-            names = ("query", "key", "value", "attn_mask", "dropout_p")
-            given |= dict(zip(names, args, strict=False))
-            return func(**given | {"dropout_p": 0.0}, **dict(zip(("is_causal",), args[5:])))
+            given |= dict(zip(_ATTENTION, args, strict=False))
+            return func(**given | {"dropout_p": 0.0})
         if func is torch.rand and args and args[0] in ([], ()):
             return 1.0  # whether a layer is dropped: none is
         widens = self.gpu and getattr(func, "__name__", "") in _FP32
@@ -217,9 +174,9 @@ class Recorder(TorchDispatchMode):
 
     def _category(self, name: str, args: Any) -> str:
         """What a storage is, as far as is known when it is made."""
-        if name == "aten::_to_copy" and torch.is_autocast_enabled("cpu"):
-            if _address(args[0]) in self.weights:
-                return CACHED
+        casts = name == "aten::_to_copy" and torch.is_autocast_enabled("cpu")
+        if casts and _address(args[0]) in self.weights:
+            return CACHED
         return ACTIVATIONS if self.forward or self.at else TEMPORARIES
 
     def _freed(self, address: int, _: Any) -> None:
