@@ -6,7 +6,7 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any
 
-from labkit import memory
+from labkit import files, memory
 from labkit.errors import BadValue
 from labkit.kit.command import Commands, argument, option
 from labkit.kit.report import Figure, Report, Sheet, records
@@ -50,6 +50,7 @@ _GROUPS = {
         "labkit memory plan llama-3-8b --framework torchtitan --dp 8 --seq 8192",
         "labkit memory plan mistral-7b --lora-rank 16 --lora-targets q,v",
         "labkit memory plan llama-3-8b --recipe qlora --lora-targets all --recompute full",
+        "labkit memory plan bert-large --framework hf-trainer --seq 512 --micro-batch 4",
         "labkit memory plan gpt2-1.5b --explain activation.mlp",
     ]
 )
@@ -368,9 +369,13 @@ def peaks(
     framework: Annotated[
         str | None, option("Runs of one framework only.", "--framework", "-f")
     ] = None,
+    traced: Annotated[
+        bool, option("Runs of architectures that are traced, some seconds each.", "--traced")
+    ] = False,
 ) -> Report:
     """Peaks that others measured on GPUs and published, beside ours; sources with --json."""
-    rows = memory.published.peak_errors(framework)
+    path = files.shipped(memory.published.TRACED) if traced else None
+    rows = memory.published.peak_errors(framework, path=path)
     off = rows["error"].abs().to_numpy()
     columns = ["run", "kind", "measured_bytes", "predicted_bytes", "error_fraction"]
     shown = rows.rename(columns={"error": "error_fraction"}).groupby("framework", sort=False)

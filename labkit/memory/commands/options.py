@@ -19,6 +19,7 @@ from labkit.memory.jobs.parallel import Parallel
 from labkit.memory.jobs.recipe import PRESETS, Recipe
 from labkit.memory.plans.frameworks import FRAMEWORKS, Framework, framework
 from labkit.memory.plans.plan import FIELDS, Plan
+from labkit.memory.traced.network import networks
 from labkit.models import Model, presets
 from labkit.models.huggingface import READERS, fields_of
 from labkit.quantities import format_bytes
@@ -199,13 +200,11 @@ def model_of(
                 " installed version's"
             )
         return memory.Network.from_hf(fields, architecture=architecture)
-    for option_name, value in (
-        ("transformers-version", transformers_version),
-        ("architecture", architecture),
-    ):
+    options = {"transformers-version": transformers_version, "architecture": architecture}
+    for option_name, value in options.items():
         if value is not None:
             raise BadValue(f"--{option_name} must be left out for the preset {name}")
-    return Model.preset(name)
+    return memory.Network.preset(name) if name in networks() else Model.preset(name)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -75,7 +75,7 @@ def fit(plan: Plan, *, vary: str, device: Capacity, headroom: Headroom = 1.0) ->
         known = TRACED
     if vary not in known:
         raise not_among("quantity to vary", vary, known)
-    if plan.detailed and vary in LEAST:
+    if plan.detailed and vary in LEAST and not (plan.traced and vary == "dp"):
         value = _first_that_fits(plan, vary, room)
     else:
         value = _bisected(plan, vary, room)
@@ -108,7 +108,7 @@ def _bisected(plan: Plan, vary: str, room: float) -> int | None:
         limit = _MOST_RANKS if least else _MOST_PARAMS
     elif plan.detailed:
         step, limit = _steps(plan, vary)
-    if plan.traced:  # each evaluation takes seconds: far too large values are not tried
+    if plan.traced and not least:  # each takes seconds: far too large values are not tried
         limit = _doubled(plan, vary, room, limit)
     if limit < step:
         return None

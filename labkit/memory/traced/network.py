@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from labkit import extras
+from labkit import extras, files
+from labkit.errors import not_among
 from labkit.kit.describe import checked, description
 from labkit.memory.jobs.batch import Batch
 from labkit.memory.traced.modules import Configured, Given, configured, positions_of, takes
@@ -34,6 +36,19 @@ class Network(Model):
 
     subject: Configured | Given | None = None
     tokens: bool = True
+
+    @classmethod
+    @checked
+    def preset(cls, name: str) -> Network:
+        """Look up a network of ``data/networks.yaml``.
+
+        Raises:
+            UsageError: there is none of that name, or no transformers.
+        """
+        known = networks()
+        if name not in known:
+            raise not_among("network", name, known)
+        return replace(cls.from_hf(known[name].config), name=name)
 
     @classmethod
     @checked
@@ -90,6 +105,20 @@ class Network(Model):
             subject=Given(module, inputs, loss),
             tokens=tokens,
         )
+
+
+@description(slots=True)
+class Described:
+    """The configuration of a network, and where it was read."""
+
+    name: str
+    config: Mapping[str, Any]
+    source: str
+
+
+def networks() -> dict[str, Described]:
+    """List the configurations of ``data/networks.yaml`` by name."""
+    return files.named(files.shipped("data/networks.yaml"), Described)
 
 
 @lru_cache(maxsize=16)

@@ -34,6 +34,10 @@ from labkit.memory.traced.recording import (
 )
 
 FP32 = 4
+BIASED = (
+    "attention with a bias that has a gradient is written out, as on a CPU; a GPU's"
+    " memory-efficient kernel keeps no scores"
+)
 _ATTENTION = ("query", "key", "value", "attn_mask", "dropout_p", "is_causal")
 _STATISTICS = {"aten::native_layer_norm": (1, 2)}
 """Results that are fp32 on a GPU whatever their input is."""
@@ -58,6 +62,7 @@ class AsOnCuda(TorchFunctionMode):
     def __init__(self, gpu: bool) -> None:
         super().__init__()
         self.gpu = gpu
+        self.biased = False  # whether attention has met a bias that wants a gradient
 
     def __torch_function__(
         self, func: Any, types: Any, args: Any = (), kwargs: Mapping[str, Any] | None = None
@@ -68,6 +73,8 @@ class AsOnCuda(TorchFunctionMode):
         if func is functional.scaled_dot_product_attention:
             # A kernel's own dropout keeps the state of a random generator only.
             given |= dict(zip(_ATTENTION, args, strict=False))
+            mask = given.get("attn_mask")
+            self.biased = self.biased or (mask is not None and mask.requires_grad)
             return func(**given | {"dropout_p": 0.0})
         if func is torch.rand and args and args[0] in ([], ()):
             return 1.0  # whether a layer is dropped: none is
@@ -282,7 +289,8 @@ def record(
         notes: of the recording.
     """
     recorder = Recorder(module, inputs, gpu=gpu)
-    with AsOnCuda(gpu), recorder.watching(), recorder:
+    functions = AsOnCuda(gpu)
+    with functions, recorder.watching(), recorder:
         with torch.autocast("cpu", torch.bfloat16, enabled=autocast):
             output = module(**inputs)
             loss = loss_of(output)
@@ -290,7 +298,7 @@ def record(
             del output
         recorder.turns()
         backward(loss)
-    return recorder.recording(notes)
+    return recorder.recording((*notes, *([BIASED] if functions.biased else [])))
 
 
 def backward(loss: Tensor) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
@@ -19,8 +20,19 @@ def made(subject: Subject) -> nn.Module:
     """The module of a subject, on tensors without numbers, to be measured."""
     from torch._subclasses.fake_tensor import FakeTensorMode
 
-    with FakeTensorMode(), quiet():
+    with FakeTensorMode(), quiet(), _worded(f"{subject.name} cannot be made"):
         return subject.build(attention="sdpa", bits=32, recompute=False)
+
+
+@contextmanager
+def _worded(what: str) -> Iterator[None]:
+    """Turn whatever a module raises into an error of one line, which starts with ``what``."""
+    try:
+        yield
+    except UsageError:
+        raise
+    except Exception as error:  # a module's code is anybody's
+        raise UsageError(f"{what}: {first_line(error)}") from error
 
 
 @lru_cache(maxsize=64)
@@ -40,29 +52,21 @@ def traced(subject: Subject, batch: Batch, *, bits: int, autocast: bool) -> Reco
 
     from labkit.memory.traced import recorder
 
-    with quiet(), no_packing(), FakeTensorMode():
+    failed = f"{subject.name} cannot be traced with these inputs and formats"
+    with quiet(), no_packing(), FakeTensorMode(), _worded(failed):
         module: Any = subject.build(
             attention=batch.attention, bits=bits, recompute=batch.recompute == "full"
         )
         inputs = subject.inputs(module, batch)
-        try:
-            recording = recorder.record(
-                module,
-                inputs,
-                subject.loss,
-                autocast=autocast,
-                gpu=batch.gpu,
-                keep_output=batch.logits_held == "compute",
-                notes=tuple(_notes(subject, batch, module, inputs)),
-            )
-        except UsageError:
-            raise
-        except Exception as error:  # whatever a module raises
-            raise UsageError(
-                f"{subject.name} cannot be traced with these inputs and formats:"
-                f" {first_line(error)}"
-            ) from error
-    return recording
+        return recorder.record(
+            module,
+            inputs,
+            subject.loss,
+            autocast=autocast,
+            gpu=batch.gpu,
+            keep_output=batch.logits_held == "compute",
+            notes=tuple(_notes(subject, batch, module, inputs)),
+        )
 
 
 def _notes(subject: Subject, batch: Batch, module: Any, inputs: dict[str, Any]) -> Iterator[str]:
