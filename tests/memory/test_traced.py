@@ -1,4 +1,4 @@
-"""Traced networks: torch's tracker, closed forms, a module of one's own, published peaks, refusals."""
+"""Traced networks beside torch's tracker, closed forms and published peaks; what is refused."""
 
 from __future__ import annotations
 
@@ -286,7 +286,7 @@ def test_a_configuration_that_is_no_class_is_refused(config: Any, words: str) ->
 
 
 def test_code_beside_a_configuration_never_runs(tmp_path: Path) -> None:
-    """Of a known type the library's class is made, and the file that auto_map names stays unread."""
+    """Of a known type the library's class is made; the file that auto_map names stays unread."""
     trap = tmp_path / "ran"
     (tmp_path / "modeling.py").write_text(f"open({str(trap)!r}, 'w')\n")
     config = CONFIGS["bert"] | {"auto_map": {"AutoModelForMaskedLM": "modeling.BertForMaskedLM"}}
