@@ -39,6 +39,7 @@ LOADS_AN_EXTRA = {
     "labkit.memory.oracles.tracker": "labkit.memory.oracles.checking",
     "labkit.memory.oracles.worker": "labkit.kit.ranks",
     "labkit.memory.traced.modules": "labkit.memory.traced.modules",
+    "labkit.memory.traced.network": "labkit.memory.traced.modules",
     "labkit.memory.traced.recorder": "labkit.memory.traced.modules",
     "labkit.memory.traced.step": "labkit.memory.traced.modules",
     "labkit.swap.running": "labkit.swap.running",

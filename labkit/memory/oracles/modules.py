@@ -93,7 +93,7 @@ def _no_multi_grad_hooks() -> Iterator[None]:
             """There is no hook."""
 
     before = mod_tracker.register_multi_grad_hook
-    mod_tracker.register_multi_grad_hook = lambda *_, **__: Nothing()
+    mod_tracker.register_multi_grad_hook = lambda *_, **__: Nothing()  # type: ignore[assignment]
     try:
         yield
     finally:

@@ -157,7 +157,7 @@ def account(
     _check(network, parallel, recipe, batch)
     wide = recipe.parameters if recipe.autocast else recipe.compute_format
     recording = traced(
-        network.subject,  # type: ignore[arg-type]
+        network.subject,
         batch,
         bits=32 if wide == "fp32" else 16,
         autocast=recipe.autocast,

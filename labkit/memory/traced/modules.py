@@ -245,10 +245,9 @@ def configured(fields: Mapping[str, Any], architecture: str | None = None) -> Co
             f"architecture must be a class of transformers {transformers.__version__} such as"
             f" {_first_head(kind)}, got {shown(name)}"
         )
-    if getattr(cls.config_class, "model_type", kind) != kind:
-        raise UsageError(
-            f"architecture {name} is for model_type {cls.config_class.model_type!r}, got {kind!r}"
-        )
+    own = getattr(cls.config_class, "model_type", kind)
+    if own != kind:
+        raise UsageError(f"architecture {name} is for model_type {own!r}, got {kind!r}")
     return Configured(json.dumps(dict(fields), sort_keys=True), str(name))
 
 
@@ -374,11 +373,9 @@ def quiet() -> Iterator[None]:
 
 def _no_weights() -> Any:
     """The library's context in which a class is made without numbers for its weights."""
-    try:
-        from transformers.initialization import no_init_weights
-    except ImportError:  # before 5
-        from transformers.modeling_utils import no_init_weights  # type: ignore[no-redef]
-    return no_init_weights()
+    from transformers import initialization
+
+    return initialization.no_init_weights()
 
 
 @contextmanager

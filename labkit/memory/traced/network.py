@@ -69,7 +69,7 @@ class Network(Model):
                 such file.
         """
         subject = configured(fields_of(config), architecture)
-        return _configured_network(cls, subject)
+        return _configured_network(subject)
 
     @classmethod
     @checked
@@ -122,14 +122,14 @@ def networks() -> dict[str, Described]:
 
 
 @lru_cache(maxsize=16)
-def _configured_network(cls: type[Network], subject: Configured) -> Network:
+def _configured_network(subject: Configured) -> Network:
     """The network of a configuration; its tensors are those of the class."""
     import transformers
 
     module: Any = made(subject)
     layout: tuple[TensorShape, ...] = Model.from_module(module).layout
     where = f"{subject.architecture} of transformers {transformers.__version__}"
-    return cls(
+    return Network(
         name=subject.architecture,
         layout=layout,
         source=f"traced from {where}",

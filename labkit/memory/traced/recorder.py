@@ -93,7 +93,7 @@ class AsOnCuda(TorchFunctionMode):
             return func(*args, **given)
         if not values[own] or not values["p"]:
             return values["input"]
-        return torch.native_dropout(values["input"], values["p"], True)[0]
+        return torch.native_dropout(values["input"], values["p"], True)[0]  # type: ignore[arg-type]
 
     @staticmethod
     def _in_fp32(func: Any, args: Any, given: dict[str, Any]) -> Any:
@@ -307,7 +307,7 @@ def backward(loss: Tensor) -> None:
     torch's own functions for it leave the mode of functions first, and layers that are computed
     again would keep other bytes than they did.
     """
-    engine: Any = torch.autograd.Variable._execution_engine  # type: ignore[attr-defined]
+    engine: Any = torch.autograd.Variable._execution_engine
     how = {"allow_unreachable": True, "accumulate_grad": True}
     engine.run_backward((loss,), (torch.ones_like(loss),), False, False, (), **how)
 
