@@ -90,7 +90,7 @@ def owners(top: str) -> set[str]:
 def test_engines_import_what_a_plain_installation_brings(path: Path) -> None:
     more = {top for top in foreign(path) if not owners(top) & BASE}
     assert bool(more) == (name_of(path) in LOADS_AN_EXTRA), more
-    assert more <= {"peft", "psutil", "sklearn", "torch", "zeus"}
+    assert more <= {"peft", "psutil", "sklearn", "torch", "transformers", "zeus"}
 
 
 @pytest.mark.parametrize("guard", sorted({*LOADS_AN_EXTRA.values()} - {""}))
