@@ -341,7 +341,7 @@ def test_impossible_layouts_are_refused(arguments: dict[str, int]) -> None:
 
 def test_unknown_axes_are_named() -> None:
     plan = Plan(model=10)
-    with pytest.raises(UsageError, match="no axis 'colour'; there are 58, the nearest are"):
+    with pytest.raises(UsageError, match="no axis 'colour'; there are 59, the nearest are"):
         memory.sweep(plan, colour=["red"])
     with pytest.raises(UsageError, match="no quantity to vary 'colour'"):
         memory.fit(plan, vary="colour", device=1)
