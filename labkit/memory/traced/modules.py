@@ -10,6 +10,7 @@ import copy
 import inspect
 import json
 import logging
+import re
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -237,6 +238,9 @@ def configured(fields: Mapping[str, Any], architecture: str | None = None) -> Co
         custom = "; the code that its auto_map names is not run" if "auto_map" in fields else ""
         error = not_among("model_type", kind, sorted(known))
         raise UsageError(f"{error}{custom}; memory.Network.from_module traces a module of your own")
+    for field, value in fields.items():
+        if type(value) is int and value < 1 and _SIZES.search(str(field)):
+            raise UsageError(f"{field!r} of a {kind} configuration must be at least 1, got {value}")
     said = architecture or next(iter(fields.get("architectures") or ()), None)
     name = said or _first_head(kind)
     cls = getattr(transformers, str(name), None)
@@ -248,7 +252,11 @@ def configured(fields: Mapping[str, Any], architecture: str | None = None) -> Co
     own = getattr(cls.config_class, "model_type", kind)
     if own != kind:
         raise UsageError(f"architecture {name} is for model_type {own!r}, got {kind!r}")
-    return Configured(json.dumps(dict(fields), sort_keys=True), str(name))
+    try:
+        text = json.dumps(dict(fields), sort_keys=True, allow_nan=False)
+    except (TypeError, ValueError) as error:
+        raise UsageError(f"config must hold what JSON can: {first_line(error)}") from None
+    return Configured(text, str(name))
 
 
 def _first_head(kind: str) -> str | None:
@@ -284,6 +292,10 @@ def _configuration(fields: Mapping[str, Any]) -> Any:
         ) from None
 
 
+# Numbers that no class is made with below 1: other fields, such as pad_token_id, may be.
+_SIZES = re.compile(
+    r"(hidden|vocab|intermediate|embed|ffn|patch|image).*(size|dim)$|^d_model$|position_embeddings$"
+)
 _NOT_SIZES = ("auto_map", "quantization_config", "torch_dtype", "dtype", "transformers_version")
 
 
