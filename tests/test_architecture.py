@@ -28,7 +28,7 @@ ROOMS = {  # what each room rests on; engines may also import the engines before
 }
 FLOORS = {  # of rooms made of packages, from the ground up: each imports only those before it
     "workbook": ("queue", "review", "run", "export", "session"),
-    "memory": ("tape", "jobs", "movement", "plans", "oracles"),
+    "memory": ("tape", "jobs", "movement", "traced", "plans", "oracles"),
     "pipeline": (
         "scheduling", "simulation", "profiles", "planning", "choice", "figures",
     ),

@@ -32,12 +32,17 @@ LOADS_AN_EXTRA = {
     "labkit.memory.oracles.cuda": "labkit.memory.oracles.cuda",
     "labkit.memory.oracles.digits": "labkit.kit.ranks",
     "labkit.memory.oracles.kernels": "labkit.memory.oracles.checking",
+    "labkit.memory.oracles.modules": "labkit.memory.oracles.checking",
     "labkit.memory.oracles.networks": "labkit.memory.oracles.checking",
     "labkit.memory.oracles.oracle": "labkit.memory.oracles.oracle",
     "labkit.memory.oracles.split_block": "labkit.kit.ranks",
     "labkit.memory.oracles.tracker": "labkit.memory.oracles.checking",
     "labkit.memory.oracles.ways": "labkit.memory.oracles.checking",
     "labkit.memory.oracles.worker": "labkit.kit.ranks",
+    "labkit.memory.traced.modules": "labkit.memory.traced.modules",
+    "labkit.memory.traced.network": "labkit.memory.traced.modules",
+    "labkit.memory.traced.recorder": "labkit.memory.traced.modules",
+    "labkit.memory.traced.step": "labkit.memory.traced.modules",
     "labkit.swap.running": "labkit.swap.running",
     "labkit.tuning.recording.adaptive": "labkit.tuning.recording.training",
     "labkit.tuning.recording.meters": "labkit.tuning.recording.meters",
@@ -86,7 +91,7 @@ def owners(top: str) -> set[str]:
 def test_engines_import_what_a_plain_installation_brings(path: Path) -> None:
     more = {top for top in foreign(path) if not owners(top) & BASE}
     assert bool(more) == (name_of(path) in LOADS_AN_EXTRA), more
-    assert more <= {"peft", "psutil", "sklearn", "torch", "zeus"}
+    assert more <= {"peft", "psutil", "sklearn", "torch", "transformers", "zeus"}
 
 
 @pytest.mark.parametrize("guard", sorted({*LOADS_AN_EXTRA.values()} - {""}))

@@ -25,6 +25,7 @@ _HOMES = {  # where each public name comes from; modules are loaded with the fir
     "plans.frameworks": ("FRAMEWORKS",),
     "plans.plan": ("Model", "Plan"),
     "plans.search": ("compare", "fit", "limits", "sweep"),
+    "traced.network": ("Network",),
     "plans.throughput": ("Cluster", "Update", "rivals", "updated_step"),
 }
 __getattr__, __dir__, __all__ = lazy_loader.attach(

@@ -57,6 +57,7 @@ class Certainty:
         worst: the largest error of the nearest, without its sign; NaN where there is none.
         num_peaks, worst_of_all: how many peaks of that framework there are, and the largest error.
         detailed: whether the plan has moments, and so can be held against a measured peak.
+        traced: whether its network is traced; the measured peaks are of closed forms.
         elsewhere: the plan's features that only other frameworks' peaks have.
         unmeasured: its features that no peak has.
     """
@@ -67,6 +68,7 @@ class Certainty:
     num_peaks: int
     worst_of_all: float
     detailed: bool
+    traced: bool
     elsewhere: tuple[str, ...]
     unmeasured: tuple[str, ...]
 
@@ -81,6 +83,11 @@ class Certainty:
         whose = f"of {self.framework}" if self.framework else "of all frameworks (none is named)"
         if not self.detailed:
             return "the papers' arithmetic has no moments to hold against a measured peak"
+        if self.traced:
+            return (
+                "the peaks with known errors are of decoders in closed form; the few of traced"
+                " networks stand in `labkit memory peaks --traced`"
+            )
         if math.isnan(self.worst):
             return f"no measured peak {whose} is known"
         like = "" if self.nearest["differs"].eq("").any() else ", none of them like it in all"
@@ -173,7 +180,11 @@ def features(plan: Plan) -> frozenset[str]:
         found.add("a 4-bit base")
     if recipe.optimizer != "adam":
         found.add(f"the optimizer {recipe.optimizer}")
-    if _moves(recipe) or _moves(plan.batch):
+    if recipe.in_backward:
+        found.add("a step inside the backward pass")
+    if recipe.trained:
+        found.add("a trained part")
+    if recipe.paged or _moves(recipe) or _moves(plan.batch):
         found.add("offloading")
     if isinstance(plan.model, Model):
         found |= {"experts"} if plan.model.num_experts else set()
@@ -247,7 +258,8 @@ def of(plan: Plan, framework: str | None = None) -> Certainty:
     every = _known(files.shipped(ERRORS))
     if framework is not None:
         frameworks.framework(framework)
-    among = [known for known in every if framework in (None, known.framework) and plan.detailed]
+    comparable = plan.detailed and not plan.traced
+    among = [known for known in every if framework in (None, known.framework) and comparable]
     asked = features(plan)
     near = sorted(among, key=lambda known: _distance(plan, asked, known))
     if near:
@@ -274,6 +286,7 @@ def of(plan: Plan, framework: str | None = None) -> Certainty:
         num_peaks=len(among),
         worst_of_all=max((abs(known.error) for known in among), default=math.nan),
         detailed=plan.detailed,
+        traced=plan.traced,
         elsewhere=tuple(sorted((asked - here) & anywhere)),
         unmeasured=tuple(sorted(asked - anywhere)),
     )

@@ -21,6 +21,7 @@ from labkit.kit.describe import Positive, checked, description
 from labkit.memory.jobs.adapter import Adapter
 from labkit.memory.plans.frameworks import framework
 from labkit.memory.plans.plan import Plan
+from labkit.memory.traced.network import Network, networks
 from labkit.models import Model
 
 
@@ -28,8 +29,9 @@ from labkit.models import Model
 class Peak:
     """A peak of GPU memory that others measured: who measured what, and the run in our terms.
 
-    ``model`` is a preset or the sizes of one; ``fields`` differ from the framework's defaults;
-    ``device`` is the pipeline device that was measured, the fullest where it is not said.
+    ``model`` is a preset, a network of ``data/networks.yaml``, or the sizes of a model; ``fields``
+    differ from the framework's defaults; ``device`` is the pipeline device that was measured, the
+    fullest where it is not said.
     """
 
     name: str
@@ -47,7 +49,7 @@ class Peak:
     @property
     def plan(self) -> Plan:
         """The run as a plan of its framework."""
-        model = Model.preset(self.model) if isinstance(self.model, str) else Model(**self.model)
+        model = Model(**self.model) if isinstance(self.model, Mapping) else _named(self.model)
         said = dict(self.fields)
         rank = said.pop("device", None)
         if "adapter" in said:
@@ -66,6 +68,15 @@ class Peak:
         return plan.peak_moment, plan.reserved_bytes if reserved else plan.peak_bytes
 
 
+TRACED = "data/measured/traced_peaks.yaml"
+"""Peaks of architectures that are traced, each of which takes seconds."""
+
+
+def _named(name: str) -> Model:
+    """A model or a network by its name."""
+    return Network.preset(name) if name in networks() else Model.preset(name)
+
+
 @checked
 def peaks(path: str | Path | None = None) -> dict[str, Peak]:
     """The published peaks by name.
@@ -81,11 +92,12 @@ def peaks(path: str | Path | None = None) -> dict[str, Peak]:
 
 
 @checked
-def peak_errors(framework: str | None = None) -> pd.DataFrame:
+def peak_errors(framework: str | None = None, *, path: str | Path | None = None) -> pd.DataFrame:
     """A row a peak: what was measured, and what we compute.
 
     Args:
         framework: only its runs; None for all.
+        path: as :func:`peaks` takes it.
 
     Returns:
         Columns run, framework, gpu, kind, measured_bytes, predicted_bytes, error (predicted over
@@ -94,7 +106,7 @@ def peak_errors(framework: str | None = None) -> pd.DataFrame:
     Raises:
         UsageError: there is no run of that framework.
     """
-    runs = list(peaks().values())
+    runs = list(peaks(path).values())
     if framework is not None:
         known = sorted({run.framework for run in runs})
         runs = [run for run in runs if run.framework == framework]

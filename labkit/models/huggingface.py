@@ -85,7 +85,7 @@ def read(
             not checked.
         BadFile: the file is not JSON.
     """
-    fields = config if isinstance(config, Mapping) else _load(Path(config))
+    fields = fields_of(config)
     kind = fields.get("model_type")
     if kind is None:
         raise UsageError(
@@ -124,6 +124,16 @@ def _version(given: str | None) -> tuple[Version, str]:
 def _text(version: Version) -> str:
     """Write a version's numbers with dots."""
     return ".".join(map(str, version))
+
+
+def fields_of(config: Mapping[str, Any] | str | Path) -> Mapping[str, Any]:
+    """The fields of a configuration: the dict itself, or those of a JSON file or a folder's.
+
+    Raises:
+        UsageError: there is no such file.
+        BadFile: the file is not a JSON object.
+    """
+    return config if isinstance(config, Mapping) else _load(Path(config))
 
 
 def _load(path: Path) -> Mapping[str, Any]:

@@ -221,7 +221,7 @@ LEFT = "config.json"
     ("text", "rule"),
     [
         ("{}", "has no 'model_type'; known types: gpt2"),
-        ('{"model_type": "gpt3"}', "no model_type 'gpt3'; did you mean 'gpt2'"),
+        ('{"model_type": "gpt3"}', "no model_type 'gpt3'; did you mean 'gptj' or 'gpt2'"),
         ('{"model_type": "llama", "hidden_size": 64}', "needs 'num_hidden_layers'"),
         (
             '{"model_type": "gpt2", "n_layer": 2, "n_embd": "wide"}',

@@ -444,7 +444,8 @@ def test_who_offloads_no_activations() -> None:
         Batch(seq=8, formula="zero-paper", offload_activations="cpu")
     batch = Batch(seq=8, offload_activations="cpu")
     adapters = Plan(model=Model.preset("llama-2-7b"), recipe=Recipe.preset("lora"), batch=batch)
-    with pytest.raises(UsageError, match="offload_activations must be device where parameters are frozen"):
+    refused = "offload_activations must be device where parameters are frozen"
+    with pytest.raises(UsageError, match=refused):
         _ = adapters.peak_bytes
 
 

@@ -11,14 +11,16 @@ from typing import Any
 
 import pandas as pd
 import pytest
+from torch import nn
 
 from labkit import memory
 from labkit.errors import BadValue, LabkitError
 from labkit.hardware import Link
-from labkit.memory import Adapter, Batch, Cluster, Model, Parallel, Plan, Recipe, Update
+from labkit.memory import Adapter, Batch, Cluster, Model, Network, Parallel, Plan, Recipe, Update
 from labkit.memory.jobs.traffic import Collective
 from labkit.memory.oracles import oracle
 from tests import kinds
+from tests.memory.networks import CONFIGS
 
 GPT = Model.preset("gpt2-124m")
 LLAMA = Model.preset("llama-2-7b")
@@ -64,6 +66,9 @@ def examples() -> Mapping[str, Mapping[str, Any]]:
         "Cluster.of_servers": {"flops_per_s": 1e14, "gbit_per_s": 100.0},
         "Cluster.scaled": {"rate": "ring", "factor": 2.0},
         "Cluster.time_s": {"item": COLLECTIVE},
+        "Network.from_hf": {"config": CONFIGS["opt"], "architecture": "OPTForCausalLM"},
+        "Network.from_module": {"module": nn.Linear(2, 2), "inputs": dict, "name": "n"},
+        "Network.preset": {"name": "bert-base"},
         "Parallel.check": {"model": GPT, "batch": PLAN.batch},
         "Parallel.of": {"world_size": 8, "degrees": {"tp": 2}},
         "Plan.collectives": {"ranks_per_node": 4},
@@ -128,9 +133,11 @@ def described() -> tuple[Any, ...]:
 
 
 def objects() -> Mapping[str, Any]:
-    return {type(each).__name__: each for each in described()}
+    network = Network.from_hf(CONFIGS["opt"])
+    return {type(each).__name__: each for each in (*described(), network)}
 
 
+OWN = ("from_hf", "from_module", "preset")
 INNER = (
     "Adapter.base_bytes",
     "Adapter.check",
@@ -155,6 +162,10 @@ ROOM = kinds.Room(
         **dict.fromkeys(
             ("Model", *(f"Model.{name}" for name in kinds.methods(Model))),
             "tests/test_models_wrong_kinds.py asks it",
+        ),
+        **dict.fromkeys(
+            ("Network", *(f"Network.{name}" for name in kinds.methods(Network) if name not in OWN)),
+            "they are a Model's, and a Network is made by its own three",
         ),
     },
     also={

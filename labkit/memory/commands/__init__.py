@@ -6,7 +6,7 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any
 
-from labkit import memory
+from labkit import files, memory
 from labkit.errors import BadValue
 from labkit.kit.command import Commands, argument, option
 from labkit.kit.report import Figure, Report, Sheet, records
@@ -15,6 +15,7 @@ from labkit.memory.commands.options import Job, Room, Spread, axes_of, model_of
 from labkit.memory.plans.estimate import COMPONENTS
 from labkit.memory.plans.plan import Plan
 from labkit.memory.plans.search import what_fits
+from labkit.memory.plans.traced import Traced
 from labkit.models import presets
 from labkit.quantities import GB, format_bytes, formatted
 
@@ -33,6 +34,7 @@ TO_A_TRILLION = ["llama-2-7b", "llama-2-13b", "llama-2-70b", "gpt3-175b", "llama
 MOST_BARS = 36
 MOST_LINES = 8  # in a figure
 MOST_PEAKS = 5  # measured ones that stand beside a plan
+MOST_TENSORS = 6
 EXACTLY = "{:,.0f}".format  # bytes, to the last
 # Columns of the table of moments, narrower than its data.
 _GROUPS = {
@@ -57,6 +59,7 @@ _GROUPS = {
         "labkit memory plan llama-3-8b --recipe adam-8bit-in-backward --recompute full --set"
         " offload_activations=cpu",
         "labkit memory plan llama-3-8b --framework torchtitan --dp 8 --set cp=8 --seq 131072",
+        "labkit memory plan bert-large --framework hf-trainer --seq 512 --micro-batch 4",
         "labkit memory plan gpt2-1.5b --explain activation.mlp",
         "labkit memory plan llama-3-8b --pp 4 --rank 3",
     ]
@@ -94,6 +97,10 @@ def plan(
         Sheet(heading="Elsewhere", table=away, columns=columns),
         _nearest(sure),
     ]
+    account = plan.account
+    largest = account.largest() if isinstance(account, Traced) else None
+    if largest is not None:
+        sheets.append(_largest(largest))
     if len(sent):
         between = sent[sent["ranks"] > 1]
         between = between.assign(message=between["collective"] + " of " + between["what"])
@@ -127,6 +134,7 @@ def plan(
             "rank": rank,
             "ranks": records(ranks),
             "measured": sure.data(),
+            **({} if largest is None else {"largest": records(largest)}),
         },
         figures=lambda: [_figure_of_moments(plan, room)],
     )
@@ -415,9 +423,13 @@ def peaks(
     framework: Annotated[
         str | None, option("Runs of one framework only.", "--framework", "-f")
     ] = None,
+    traced: Annotated[
+        bool, option("Runs of architectures that are traced, some seconds each.", "--traced")
+    ] = False,
 ) -> Report:
     """Peaks that others measured on GPUs and published, beside ours; sources with --json."""
-    rows = memory.published.peak_errors(framework)
+    path = files.shipped(memory.published.TRACED) if traced else None
+    rows = memory.published.peak_errors(framework, path=path)
     off = rows["error"].abs().to_numpy()
     columns = ["run", "kind", "measured_bytes", "predicted_bytes", "error_fraction"]
     shown = rows.rename(columns={"error": "error_fraction"}).groupby("framework", sort=False)
@@ -468,6 +480,15 @@ def _moments(table: pd.DataFrame) -> Sheet:
     return Sheet(
         heading="Moments of a step", table=shown, wide=["gathered_bytes", "the rest_bytes"]
     )
+
+
+def _largest(tensors: pd.DataFrame) -> Sheet:
+    """What a traced network holds most of at its peak."""
+    table = tensors.head(MOST_TENSORS)
+    table = table.assign(module=table["module"].where(table["module"] != "", "the loss"))
+    names = ("module", "operator", "shape", "number")
+    columns = {name: name for name in names} | {"num_bytes": "bytes"}
+    return Sheet(heading="Largest tensors at the peak", table=table, columns=columns)
 
 
 def _nearest(sure: certainty.Certainty) -> Sheet:

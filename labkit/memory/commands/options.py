@@ -9,6 +9,7 @@ from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Annotated, Any
 
+from labkit import memory
 from labkit.errors import BadValue, UsageError, not_among
 from labkit.hardware import accelerator
 from labkit.kit.command import argument, assignments, byte_counts, option, value_of
@@ -19,7 +20,9 @@ from labkit.memory.jobs.parallel import Parallel
 from labkit.memory.jobs.recipe import PRESETS, Recipe
 from labkit.memory.plans.frameworks import FRAMEWORKS, Framework, framework
 from labkit.memory.plans.plan import FIELDS, Plan
+from labkit.memory.traced.network import networks
 from labkit.models import Model, presets
+from labkit.models.huggingface import READERS, fields_of
 from labkit.quantities import MIB, format_bytes
 
 # What a plan is where no framework is named: no defaults of anybody's, no allowances.
@@ -116,7 +119,7 @@ class Spread:
             if said.get("trained"):
                 raise BadValue("--set trained must be left out where --train is given")
             said["trained"] = tuple(part.strip() for part in self.train.split(","))
-        said["seq"] = said.get("seq", min(2048, model.positions or 2048))
+        said["seq"] = said.get("seq", _usual_seq(model))
         if self.world_size is not None:
             degrees = {name: said[name] for name in ("dp", "tp", "cp", "pp") if name in said}
             said["dp"] = Parallel.of(self.world_size, **degrees).dp
@@ -178,6 +181,13 @@ class Spread:
         return said
 
 
+def _usual_seq(model: Model) -> int:
+    """The tokens of a sample where nobody says: as many as are learnt, 1 where it takes none."""
+    if isinstance(model, memory.Network) and not model.tokens:
+        return 1
+    return min(2048, model.positions or 2048)
+
+
 def _accepted(kind: type, name: str, value: Any) -> Any:
     """Convert ``value`` to what the field takes: ``none`` may be None, and a number a tuple of
     one.
@@ -189,14 +199,30 @@ def _accepted(kind: type, name: str, value: Any) -> Any:
     return rule.apply(f"--set {name}", value)
 
 
-def model_of(name: str, transformers_version: str | None = None) -> Model:
-    """Load a preset by its name, or the model that a configuration describes by its path."""
+def model_of(
+    name: str, transformers_version: str | None = None, architecture: str | None = None
+) -> Model:
+    """Load a preset by its name, or the model that a configuration describes by its path.
+
+    One whose ``model_type`` has no closed forms is a network to be traced, and so is each whose
+    ``architecture`` is said.
+    """
     path = Path(name)
     if name.endswith(".json") or path.is_dir() or len(path.parts) > 1:
-        return Model.from_hf(path, transformers_version=transformers_version)
-    if transformers_version is not None:
-        raise BadValue(f"--transformers-version must be left out for the preset {name}")
-    return Model.preset(name)
+        fields = fields_of(path)
+        if architecture is None and fields.get("model_type") in (None, *READERS):
+            return Model.from_hf(fields, transformers_version=transformers_version)
+        if transformers_version is not None:
+            raise BadValue(
+                "--transformers-version must be left out where a network is traced: it is the"
+                " installed version's"
+            )
+        return memory.Network.from_hf(fields, architecture=architecture)
+    options = {"transformers-version": transformers_version, "architecture": architecture}
+    for option_name, value in options.items():
+        if value is not None:
+            raise BadValue(f"--{option_name} must be left out for the preset {name}")
+    return memory.Network.preset(name) if name in networks() else Model.preset(name)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -215,10 +241,14 @@ class Job(Spread):
     transformers_version: Annotated[
         str | None, option("Whose modules a config.json is for. Default: the installed version's.")
     ] = None
+    architecture: Annotated[
+        str | None,
+        option("Trace this class of transformers for a config.json, such as BertForMaskedLM."),
+    ] = None
 
     def plan(self) -> Plan:
         """Build the plan that the options describe; it raises what :meth:`Spread.of` raises."""
-        return self.of(model_of(self.model, self.transformers_version))
+        return self.of(model_of(self.model, self.transformers_version, self.architecture))
 
 
 @dataclass(frozen=True, kw_only=True)

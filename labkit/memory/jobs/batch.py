@@ -29,6 +29,8 @@ class Batch:
 
     Attributes:
         seq, micro_batch: tokens a sample, samples a replica at a time.
+        target_seq: tokens that the decoder of an encoder and a decoder has for a sample; None for
+            as many as ``seq``. Decoders alone have none.
         recompute: ``"none"``: every layer keeps what its backward needs; ``"selective"``:
             attention's scores, softmax and dropout are computed again (Korthikanti et al. 2022,
             §5); ``"operators"``: each layer keeps its input, attention's output and every second
@@ -73,6 +75,7 @@ class Batch:
 
     seq: Size
     micro_batch: Size = 1
+    target_seq: Size | None = None
     recompute: Recompute | Size = "none"
     recompute_group: Size = 1
     attention: Attention = "sdpa"

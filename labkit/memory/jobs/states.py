@@ -142,7 +142,7 @@ def rows_of(
     counts: Counter[tuple[Any, ...]] = Counter()
     for unit in cut.units(model, device):
         for tensor in unit.tensors:
-            if tensor.name.endswith("router.bias"):
+            if model.router_bias and tensor.name.endswith("router.bias"):
                 continue
             for row in _rows_like(model, cut, unit, tensor, adapter, trained):
                 counts[row] += 1
@@ -160,7 +160,7 @@ def _rows_like(
     trained: Trained | None,
 ) -> Iterator[tuple[Any, ...]]:
     """The fields of :class:`Rows`, but for the number, of a unit's tensor and what is beside it."""
-    first = tensor.shape[0]
+    first = tensor.shape[0] if tensor.shape else 1
     gathered = unit.name if cut.wrap == "parts" or "block" in unit.name else "root"
     alike = (first, tensor.numel // first, tensor.role == "expert", gathered)
     matrix = tensor.is_hidden_matrix

@@ -60,6 +60,8 @@ def _fake(plan: Plan) -> Rows:
     """The plan beside torch's tracker."""
     from labkit.memory.oracles import adapters, tracker, ways
 
+    if plan.traced:
+        return _traced(plan)
     offload = plan.batch is not None and plan.batch.offload_activations != "device"
     in_parts = plan.batch is not None and plan.batch.loss == "chunked-output"
     _refuse_uneven_chunks(plan)
@@ -113,6 +115,18 @@ def _refuse_uneven_chunks(plan: Plan) -> None:
         raise UsageError(
             f"oracle 'fake' needs tokens that divide by those of a part of the loss, {each}"
         )
+
+
+def _traced(plan: Plan) -> Rows:
+    """A traced network's peak beside torch's tracker, which counts the step's counters too."""
+    from labkit.memory.oracles import modules
+
+    predicted = plan.peak_bytes
+    seen = modules.track(plan)
+    counted = sum(t.num_bytes for t in plan.terms() if t.component == "optimizer.step")
+    counters = counted if plan.recipe.counters_on == "cpu" else 0
+    peak = float(predicted + counters)
+    return [(f"{PEAK}{seen.peak_moment}", peak, float(seen.peak_bytes))]
 
 
 def _refuse_adapter(plan: Plan, oracle: str) -> None:

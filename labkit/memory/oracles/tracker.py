@@ -57,8 +57,25 @@ def settings_of(plan: Plan, oracle: str = "fake") -> dict[str, Any]:
     """What :func:`track` takes for a plan's step.
 
     Raises:
-        UsageError: the networks cannot run the plan as it says; the message says what is in the
-            way.
+        UsageError: as :func:`require_plain` does.
+    """
+    require_plain(plan, oracle)
+    job = plan.estimate.job
+    names = ("seq", "micro_batch", "period", "group", "chunks")
+    return {
+        "model": job.model,
+        "mode": job.mode,
+        **{name: job.arguments[name] for name in names},
+        "step": plan.recipe.step,
+        "parallel": plan.parallel if plan.parallel.world_size > 1 else None,
+    }
+
+
+def require_plain(plan: Plan, oracle: str = "fake") -> None:
+    """Refuse a plan that no network runs as it says.
+
+    Raises:
+        UsageError: the message says what is in the way.
     """
     recipe = plan.recipe
     alike = recipe.parameters == recipe.gradients == recipe.states
@@ -77,15 +94,6 @@ def settings_of(plan: Plan, oracle: str = "fake") -> dict[str, Any]:
     }
     if missing := [rule for rule, holds in reasons.items() if not holds]:
         raise UsageError(f"oracle {oracle!r} needs {'; '.join(missing)}")
-    job = plan.estimate.job
-    names = ("seq", "micro_batch", "period", "group", "chunks")
-    return {
-        "model": job.model,
-        "mode": job.mode,
-        **{name: job.arguments[name] for name in names},
-        "step": recipe.step,
-        "parallel": plan.parallel if plan.parallel.world_size > 1 else None,
-    }
 
 
 def track(

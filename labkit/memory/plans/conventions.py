@@ -124,6 +124,11 @@ def differences(plan: Plan) -> pd.DataFrame:
         raise UsageError(
             f"a plan of {plan.model} bare parameters has no layers to count: give it a model"
         )
+    if plan.traced:
+        raise UsageError(
+            f"others' arithmetic needs a model's sizes, and {plan.model.name} is traced: only its"
+            " tensors are known"
+        )
     columns: dict[str, pd.Series[float]] = {}
     refused: dict[str, str] = {}
     for name in CONVENTIONS:

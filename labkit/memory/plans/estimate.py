@@ -46,7 +46,7 @@ Row = dict[str, Any]
 
 def rows_by_moment(job: Job) -> dict[Moment, Row]:
     """Bytes of each component at each moment of the job's step."""
-    there, gradients = _always(job.held)
+    there, gradients = always(job.held)
     shape = job.own_shape
     given = job.arguments
     sequences = job.parallel.sp and job.parallel.tp > 1 and job.parallel.sp_gather == "buffer"
@@ -88,7 +88,7 @@ def rows_by_moment(job: Job) -> dict[Moment, Row]:
     by_moment[Moment.STEP] = there | {
         "buffers and inputs": ran[Moment.STEP]["buffers and inputs"],
         "gradients": 0 if job.recipe.in_backward else gradients,
-        "temporaries": _step_temporaries(job),
+        "temporaries": step_temporaries_of(job),
     }
     if job.mode.logits_held != "none" and job.has_head:
         by_moment[Moment.STEP]["activations"] = ran[Moment.STEP]["activations"]
@@ -119,7 +119,7 @@ def _between(
     return more
 
 
-def _always(held: Holding) -> tuple[Row, Any]:
+def always(held: Holding) -> tuple[Row, Any]:
     """Bytes that are on the device all the time, and those of the gradients once all are there."""
     row: Row = {}
     gradients: Any = 0
@@ -161,7 +161,7 @@ def _happens(job: Job, moment: Moment) -> bool:
     return job.layers > 0
 
 
-def _step_temporaries(job: Job) -> Any:
+def step_temporaries_of(job: Job) -> Any:
     """Bytes that the optimizer allocates: Adam's roots, and gradients in the master's format."""
     parts = [_temporaries(job, part) for part in job.held.updated]
     if job.recipe.step == "foreach":

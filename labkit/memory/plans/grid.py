@@ -101,7 +101,7 @@ def split_axes(
 
     Layers are a number only where nothing cuts or tells them apart.
     """
-    if not plan.detailed or "formula" in values:
+    if not plan.detailed or plan.traced or "formula" in values:
         return dict(values), {}
     model, batch = plan.sized()
     cut = {"pp", "model", "recompute", "schedule", "chunks"} & set(values)
@@ -240,6 +240,9 @@ def _largest(plan: Plan, point: dict[str, Any], numbers: dict[str, Any]) -> tupl
         point = point | {"dp": smallest_dp(plan, point)}
         point.pop("world_size", None)
     candidate = plan_at(plan, point)
+    if candidate.traced:
+        there = candidate.estimate
+        return there.peak_moment, dict(there.peak), np.array("", dtype=object)
     if not candidate.detailed:
         account = candidate.account
         sizes = {name: num_bytes for name, _, num_bytes in account.held()}

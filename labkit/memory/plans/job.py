@@ -109,6 +109,11 @@ class Job:
             self.recipe.adapter.check(self.model)
         if self.recipe.adapter is not None or self.recipe.trained:
             self._check_frozen()
+        if self.batch.target_seq is not None:
+            raise BadValue(
+                f"target_seq must be None for {self.model.name}, a decoder alone, got"
+                f" {self.batch.target_seq}"
+            )
         if self.batch.partition_checkpoints:
             raise UsageError(
                 "partition_checkpoints must be False in the account tensor by tensor;"

@@ -18,6 +18,7 @@ from labkit.memory.plans.arithmetic import Arithmetic
 from labkit.memory.plans.detail import Estimate, estimate
 from labkit.memory.tape.saved import Term
 from labkit.memory.tape.step import Moment
+from labkit.memory.traced.network import Network
 from labkit.models import Model
 from labkit.quantities import GB, format_bytes
 
@@ -87,6 +88,11 @@ class Plan:
         )
 
     @property
+    def traced(self) -> bool:
+        """Whether a network's own module is run for it, which takes seconds."""
+        return self.detailed and isinstance(self.model, Network)
+
+    @property
     def account(self) -> Arithmetic | Estimate:
         """The papers' arithmetic, or the account by moments."""
         return self.estimate if self.detailed else self._arithmetic
@@ -117,6 +123,10 @@ class Plan:
             UsageError: the plan is not detailed, something does not divide, or is not known.
         """
         model, batch = self.sized()
+        if isinstance(model, Network):
+            from labkit.memory.plans import traced  # it counts as accounts by moments do
+
+            return traced.account(model, self.parallel, self.recipe, batch, self.ideal)
         return estimate(model, self.parallel, self.recipe, batch, self.ideal, self.rank)
 
     @property

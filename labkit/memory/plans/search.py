@@ -36,6 +36,7 @@ class Fit:
 LARGEST = ("micro_batch", "seq", "layers")
 LEAST = ("dp", "zero", "tp", "pp", "ep", "cp")
 ARITHMETIC = ("model", "dp", "micro_batch", "seq")
+TRACED = ("micro_batch", "seq", "dp", "zero")
 _MOST_RANKS = 2**24
 _MOST_SAMPLES = 2**24
 _MOST_PARAMS = 10**15  # where a search gives up
@@ -70,9 +71,11 @@ def fit(plan: Plan, *, vary: str, device: Capacity, headroom: Headroom = 1.0) ->
     """
     room = plan.usable_bytes(device, headroom=headroom)
     known = (*LARGEST, *LEAST) if plan.detailed else ARITHMETIC
+    if plan.traced:
+        known = TRACED
     if vary not in known:
         raise not_among("quantity to vary", vary, known)
-    if plan.detailed and vary in LEAST:
+    if plan.detailed and vary in LEAST and not (plan.traced and vary == "dp"):
         value = _first_that_fits(plan, vary, room)
     else:
         value = _bisected(plan, vary, room)
@@ -218,6 +221,8 @@ def _bisected(plan: Plan, vary: str, room: float) -> int | None:
         limit = _MOST_RANKS if least else _MOST_PARAMS
     elif plan.detailed:
         step, limit = _steps(plan, vary)
+    if plan.traced and not least:  # each takes seconds: far too large values are not tried
+        limit = _doubled(plan, vary, room, limit)
     if limit < step:
         return None
 
@@ -229,6 +234,14 @@ def _bisected(plan: Plan, vary: str, room: float) -> int | None:
 
     value = _boundary(good, limit // step, least=least)
     return None if value is None else value * step
+
+
+def _doubled(plan: Plan, vary: str, room: float, limit: int) -> int:
+    """The first power of two at which a traced plan no longer fits, or the limit."""
+    value = 1
+    while value < limit and grid.plan_at(plan, {vary: value}).peak_bytes <= room:
+        value *= 2
+    return min(value, limit)
 
 
 def _steps(plan: Plan, vary: str) -> tuple[int, int]:

@@ -65,6 +65,8 @@ class Moment(StrEnum):
     ALL_AT_ONCE = "all at once"
     """The papers' arithmetic, in which everything is held together."""
     INIT = "after init"
+    FORWARD = "forward", Phase.FORWARD
+    """All of a forward pass that was traced as a whole, the loss with it."""
     EMBEDDING = "embedding", Phase.FORWARD, Part.EMBEDDING
     FORWARD_FIRST = "forward, first", Phase.FORWARD, Part.LAYERS
     FORWARD_MIDDLE = "forward, middle", Phase.FORWARD, Part.LAYERS
@@ -84,6 +86,8 @@ class Moment(StrEnum):
     go."""
     LAST_REDUCE = "last reduce-scatter", Phase.BACKWARD, Part.EMBEDDING
     """The first unit's gradients on their way at stage 3, with nothing left to compute."""
+    BACKWARD = "backward", Phase.BACKWARD
+    """All of a backward pass that was traced as a whole."""
     STEP = "optimizer step", Phase.STEP
 
     @classmethod
