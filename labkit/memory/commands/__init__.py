@@ -102,10 +102,7 @@ def plan(
     if largest is not None:
         sheets.append(_largest(largest))
     if len(sent):
-        between = sent[sent["ranks"] > 1]
-        between = between.assign(message=between["collective"] + " of " + between["what"])
-        names = ["axis", "phase", "message", "link", "sent_bytes"]
-        sheets.append(Sheet(heading="Sent in a step", table=between, columns=names))
+        sheets.append(_sent(sent))
     return Report(
         title=f"{_name(plan)}: {format_bytes(plan.peak_bytes)} at the peak",
         lead=_lead(plan),
@@ -480,6 +477,14 @@ def _moments(table: pd.DataFrame) -> Sheet:
     return Sheet(
         heading="Moments of a step", table=shown, wide=["gathered_bytes", "the rest_bytes"]
     )
+
+
+def _sent(collectives: pd.DataFrame) -> Sheet:
+    """What a step sends between ranks."""
+    table = collectives[collectives["ranks"] > 1]
+    table = table.assign(message=table["collective"] + " of " + table["what"])
+    columns = ["axis", "phase", "message", "link", "sent_bytes"]
+    return Sheet(heading="Sent in a step", table=table, columns=columns)
 
 
 def _largest(tensors: pd.DataFrame) -> Sheet:
