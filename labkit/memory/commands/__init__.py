@@ -87,18 +87,15 @@ def plan(
     doubt = ", less than the error below" if sure.covers(margin, plan.peak_bytes) else ""
     notes = (*job.notes, *plan.assumptions)
     fits = plan.peak_bytes <= usable
-    shares = {"component": "component", "num_bytes": "bytes", "share_fraction": "share"}
     columns = {"component": "component", "place": "place", "num_bytes": "bytes"}
-    held = frame.rename(columns={"share": "share_fraction"})
     sheets = [
-        Sheet(heading="At the peak", table=held, columns=shares),
+        _at_peak(frame),
         *([_ranks(ranks, usable)] if len(ranks) > 1 else []),
         _moments(moments),
         Sheet(heading="Elsewhere", table=away, columns=columns),
         _nearest(sure),
     ]
-    account = plan.account
-    largest = account.largest() if isinstance(account, Traced) else None
+    largest = _largest_of(plan)
     if largest is not None:
         sheets.append(_largest(largest))
     if len(sent):
@@ -477,6 +474,19 @@ def _moments(table: pd.DataFrame) -> Sheet:
     return Sheet(
         heading="Moments of a step", table=shown, wide=["gathered_bytes", "the rest_bytes"]
     )
+
+
+def _at_peak(components: pd.DataFrame) -> Sheet:
+    """What is there at the peak, by component."""
+    table = components.rename(columns={"share": "share_fraction"})
+    columns = {"component": "component", "num_bytes": "bytes", "share_fraction": "share"}
+    return Sheet(heading="At the peak", table=table, columns=columns)
+
+
+def _largest_of(plan: Plan) -> pd.DataFrame | None:
+    """What a traced network holds most of at its peak; None for other plans."""
+    account = plan.account
+    return account.largest() if isinstance(account, Traced) else None
 
 
 def _sent(collectives: pd.DataFrame) -> Sheet:
