@@ -168,10 +168,10 @@ def _shared(records: Sequence[Mapping[str, Any]]) -> list[Sheet]:
         )
         table = table.rename_axis(columns=None).reset_index().rename(columns={"paper": "notebook"})
         twice = disagreements(rows)
-        notes = ["computed on our stand-in data"] if rows["standin"].any() else []
-        notes += [f"notebooks differ on {', '.join(twice)}: not one input"] if twice else []
+        notes = ["Computed on our stand-in data."] if rows["standin"].any() else []
+        notes += [f"Notebooks differ on {', '.join(twice)}: not one input."] if twice else []
         sheet = _merged(table.astype(object).where(table.notna(), None))  # a gap is None, not NaN
-        sheets.append(Sheet(table=sheet, heading=f"On one input: {name}", note="; ".join(notes)))
+        sheets.append(Sheet(table=sheet, heading=f"On one input: {name}", note=" ".join(notes)))
     return sheets
 
 
@@ -267,6 +267,7 @@ def _bars(methods: pd.DataFrame, measure: str) -> Any:
     for least in bounds:
         figure.add_vline(least, line_dash="dash")
     what = f"{heading(measure)}{'; dashed: what none can beat' if len(bounds) else ''}"
+    figure.update_xaxes(exponentformat="SI")  # 2G bytes, not 2B
     if "inside" in places:
         figure.update_xaxes(range=[0, ends_at])
         what += "; longest cut"
