@@ -680,13 +680,21 @@ class Layouts:
             weighted = operator.kind in ("dense", *SUMMED)
             wanted = dense if weighted and dense else convolutions
             wanted = (*wanted, *ones[len(wanted) :])
-            if wanted not in self.choices[operator.name]:
-                raise BadValue(
-                    f"planner.Layouts: {operator.name!r} cannot be cut into {layout_name(wanted)} "
-                    f"on {self.fabric.num_devices} devices"
-                )
-            plan[operator.name] = layout_name(wanted)
+            plan[operator.name] = self._named(operator, wanted)
         return plan
+
+    def _named(self, operator: Operator, layout: Layout) -> str:
+        """The name of a layout that an operator has.
+
+        Raises:
+            BadValue: it has not.
+        """
+        if layout not in self.choices[operator.name]:
+            raise BadValue(
+                f"planner.Layouts: {operator.name!r} cannot be cut into {layout_name(layout)} "
+                f"on {self.fabric.num_devices} devices"
+            )
+        return layout_name(layout)
 
     def columns_then_rows(self, ways: int, samples: int = 1) -> dict[str, str]:
         """Megatron-LM's layouts of a transformer, in groups of ``ways`` neighbours.
@@ -711,12 +719,7 @@ class Layouts:
             by_columns = operator.kind == "linear" and reads == ["norm"]  # 1
             follows = operator.kind in ("pointwise", *ATTENTION)
             cut = (samples, ways, 1, 1, 1) if by_columns or follows else (samples, 1, 1, 1, ways)
-            if cut not in self.choices[operator.name]:
-                raise BadValue(
-                    f"planner.Layouts: {operator.name!r} cannot be cut into {layout_name(cut)} "
-                    f"on {self.fabric.num_devices} devices"
-                )
-            plan[operator.name] = layout_name(cut)
+            plan[operator.name] = self._named(operator, cut)
         return plan
 
     def parts(self, plan: Mapping[str, str]) -> pd.DataFrame:

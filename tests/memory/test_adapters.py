@@ -25,9 +25,9 @@ from labkit.memory import (
     differences,
     fit,
     offload,
-    sweep,
     updated_step,
 )
+from tests.memory.models import check_sweep, llama_of_transformers
 from tests.memory.steps import GPT, LLAMA
 
 EVERY = ("q", "k", "v", "o", "gate", "up", "down")
@@ -344,16 +344,7 @@ def test_a_configuration_that_is_not_known_names_its_field(
 
 def test_sweeps_and_fits_know_adapters() -> None:
     plan = Plan(model=Model.preset("mistral-7b"), recipe=Recipe.preset("qlora"), batch=BATCH)
-    table = sweep(plan, seq=[512, 1024], micro_batch=[1, 2])
-    single = [
-        Plan(
-            model=plan.model,
-            recipe=plan.recipe,
-            batch=Batch(seq=int(row["seq"]), micro_batch=int(row["micro_batch"])),
-        ).peak_bytes
-        for _, row in table.iterrows()
-    ]
-    assert table["peak_bytes"].tolist() == single
+    check_sweep(plan)
     assert fit(plan, vary="micro_batch", device="A100-40GB", headroom=0.9).value is not None
 
 
@@ -377,20 +368,10 @@ LORA: list[tuple[dict[str, Any], Adapter]] = [
 def llama_module(**lora: Any) -> tuple[Any, Model]:
     """A module of transformers with peft's adapters, and its base by configuration."""
     peft = pytest.importorskip("peft")
-    transformers = pytest.importorskip("transformers")
     torch = pytest.importorskip("torch")
-    config = transformers.LlamaConfig(
-        hidden_size=64,
-        num_hidden_layers=3,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        intermediate_size=88,
-        vocab_size=97,
-    )
+    base, model = llama_of_transformers()
     with torch.device("meta"):
-        base = transformers.AutoModelForCausalLM.from_config(config)
-        module = peft.get_peft_model(base, peft.LoraConfig(r=4, **lora))
-    return module, Model.from_hf(config.to_dict())
+        return peft.get_peft_model(base, peft.LoraConfig(r=4, **lora)), model
 
 
 @pytest.mark.parametrize(("lora_config", "adapter"), LORA)

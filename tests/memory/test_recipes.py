@@ -300,10 +300,8 @@ def test_transformers_trainer_at_stage_3_is_accelerates_fsdp() -> None:
 def test_torchs_data_parallelism_keeps_its_buckets(view: bool) -> None:
     """The oracle: DistributedDataParallel itself on ranks that are not there, three steps long."""
     torch = pytest.importorskip("torch")
-    import torch.distributed as dist
     from torch.distributed._tools.mem_tracker import MemTracker
     from torch.nn.parallel import DistributedDataParallel
-    from torch.testing._internal.distributed.fake_pg import FakeStore
 
     def total() -> int:
         return sum(part["Total"] for part in watch._curr_mem_snap.values())
@@ -317,21 +315,17 @@ def test_torchs_data_parallelism_keeps_its_buckets(view: bool) -> None:
     size = sum(parameter.nbytes for parameter in network.parameters())
     watch = MemTracker()
     watch.track_external(network)
-    dist.init_process_group("fake", rank=0, world_size=4, store=FakeStore())
-    try:
-        with watch, warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            before = total()
-            parallel = DistributedDataParallel(network, gradient_as_bucket_view=view)
-            parallel.register_comm_hook(None, lambda _, bucket: done(bucket.buffer()))
-            for _ in range(3):
-                watch.reset_mod_stats()
-                parallel(torch.ones(2, 100)).sum().backward()
-            stepped = total() - before
-            parallel.zero_grad(set_to_none=True)
-            after = total() - before
-    finally:
-        dist.destroy_process_group()
+    with tracker.fake_group(4), watch, warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        before = total()
+        parallel = DistributedDataParallel(network, gradient_as_bucket_view=view)
+        parallel.register_comm_hook(None, lambda _, bucket: done(bucket.buffer()))
+        for _ in range(3):
+            watch.reset_mod_stats()
+            parallel(torch.ones(2, 100)).sum().backward()
+        stepped = total() - before
+        parallel.zero_grad(set_to_none=True)
+        after = total() - before
     assert (stepped, after) == (size if view else 2 * size, size)
     buckets: Any = "views" if view else "copies"
     plan = Plan(

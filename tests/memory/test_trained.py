@@ -7,12 +7,13 @@ from typing import Any
 import pytest
 
 from labkit.errors import UsageError
-from labkit.memory import Adapter, Batch, Model, Parallel, Plan, Recipe, check, differences, sweep
+from labkit.memory import Adapter, Batch, Model, Parallel, Plan, Recipe, check, differences
 from labkit.memory.jobs.trained import trained_of
 from labkit.memory.oracles import adapters
 from labkit.memory.oracles.tracker import Tracked
 from labkit.memory.tape import moments
 from labkit.memory.tape.sizes import Numbers
+from tests.memory.models import check_sweep, llama_of_transformers
 from tests.memory.steps import GPT, LLAMA
 
 DEEP = LLAMA.resized(num_layers=9)
@@ -210,16 +211,7 @@ def test_a_tied_head_is_the_embedding() -> None:
 
 def test_sweeps_know_trained_parts() -> None:
     plan = plan_of(Model.preset("mistral-7b"), ("layers.31", "head"), NARROW)
-    table = sweep(plan, seq=[512, 1024], micro_batch=[1, 2])
-    single = [
-        Plan(
-            model=plan.model,
-            recipe=plan.recipe,
-            batch=Batch(seq=int(row["seq"]), micro_batch=int(row["micro_batch"])),
-        ).peak_bytes
-        for _, row in table.iterrows()
-    ]
-    assert table["peak_bytes"].tolist() == single
+    check_sweep(plan)
 
 
 # ---------------------------------------------------------------- what is refused
@@ -281,21 +273,9 @@ def test_who_takes_all_as_trained_refuses_a_part() -> None:
 def test_a_module_with_frozen_parameters_says_what_a_recipe_says(
     chosen: tuple[str, ...], words: tuple[str, ...], recompute: Any
 ) -> None:
-    transformers = pytest.importorskip("transformers")
-    torch = pytest.importorskip("torch")
-    config = transformers.LlamaConfig(
-        hidden_size=64,
-        num_hidden_layers=3,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        intermediate_size=88,
-        vocab_size=97,
-    )
-    with torch.device("meta"):
-        module = transformers.AutoModelForCausalLM.from_config(config)
+    module, base = llama_of_transformers()
     for name, parameter in module.named_parameters():
         parameter.requires_grad_(name.startswith(chosen))
-    base = Model.from_hf(config.to_dict())
     found = Plan(
         model=Model.from_module(module),
         recipe=Recipe(**FP32),

@@ -6,19 +6,10 @@ from typing import Literal
 
 from labkit.errors import BadValue
 from labkit.kit.describe import description
-from labkit.memory.tape.mode import LogitsHeld, MaskBytes, Size
+from labkit.memory.tape.mode import LogitsHeld, Loss, MaskBytes, Size
 
 Recompute = Literal["none", "selective", "operators", "full"]
 Attention = Literal["eager", "sdpa", "flash"]
-Loss = Literal[
-    "eager-fp32",
-    "vocab-parallel",
-    "vocab-parallel-copy",
-    "loss-parallel",
-    "chunked",
-    "chunked-output",
-    "fused",
-]
 
 FORMULA = "12·h·b·s elements a layer (ZeRO, footnote to §3.2): no term for attention"
 

@@ -213,16 +213,27 @@ def _fake_ranks(parallel: Parallel) -> Iterator[Any]:
             "FSDP2 is tracked for data parallelism at zero = 3 on 2 ranks or more; with a"
             " secondary_group it looks at its mesh's numbers, which tensors here do not have"
         )
+    from labkit.memory.oracles import worker
+
+    with fake_group(parallel.dp):
+        yield worker.mesh_of(parallel)
+
+
+@contextmanager
+def fake_group(num_ranks: int, rank: int = 0) -> Iterator[None]:
+    """A process group of ranks that are not there, but for this process.
+
+    Raises:
+        UsageError: this process is in a group already.
+    """
     import torch.distributed as dist
     from torch.testing._internal.distributed.fake_pg import FakeStore
 
-    from labkit.memory.oracles import worker
-
     if dist.is_initialized():
         raise UsageError("torch.distributed is in use in this process already")
-    dist.init_process_group("fake", rank=0, world_size=parallel.dp, store=FakeStore())
+    dist.init_process_group("fake", rank=rank, world_size=num_ranks, store=FakeStore())
     try:
-        yield worker.mesh_of(parallel)
+        yield
     finally:
         dist.destroy_process_group()
 

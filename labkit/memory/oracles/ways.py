@@ -9,12 +9,10 @@ Importing this module does not load torch; its functions do.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from functools import partial
 from typing import Any, NamedTuple
 
-from labkit.errors import UsageError
 from labkit.memory.oracles import tracker
 from labkit.memory.oracles.tracker import Tracked
 from labkit.memory.tape.mode import Mode
@@ -61,7 +59,7 @@ def track(
     is_inside = step not in {"foreach", "fused", "for-loop"}
     with ExitStack() as contexts:
         if shared is not None:
-            contexts.enter_context(_fake_ranks(shared))
+            contexts.enter_context(tracker.fake_group(shared.ranks, shared.rank))
         contexts.enter_context(FakeTensorMode())
         network: Any = networks.build(model, mode, seq=seq, **sizes)
         if shared is not None:
@@ -152,21 +150,6 @@ def _away() -> Any:
         return torch.empty(size, dtype=dtype)
 
     return saved_tensors_hooks(pack, unpack)
-
-
-@contextmanager
-def _fake_ranks(shared: Shared) -> Iterator[None]:
-    """A process group of ranks that are not there."""
-    import torch.distributed as dist
-    from torch.testing._internal.distributed.fake_pg import FakeStore
-
-    if dist.is_initialized():
-        raise UsageError("torch.distributed is in use in this process already")
-    dist.init_process_group("fake", rank=shared.rank, world_size=shared.ranks, store=FakeStore())
-    try:
-        yield
-    finally:
-        dist.destroy_process_group()
 
 
 def _share(network: Any, shared: Shared) -> None:
