@@ -12,6 +12,7 @@ import pandas as pd
 from labkit import memory
 from labkit.hardware import accelerator
 from labkit.kit.panel import Panel
+from labkit.memory import certainty
 from labkit.memory.commands.options import Spread, model_of
 from labkit.models import presets
 from labkit.quantities import format_bytes, significant
@@ -71,7 +72,11 @@ def panel(model: str = "") -> Panel:
         usable_bytes = plan.usable_bytes(device)
         verdict = "fits" if plan.peak_bytes <= usable_bytes else "does not fit"
         name = model_of(settings["model"]).name
-        title = f"{name} {verdict}: {format_bytes(plan.peak_bytes)} at the peak"
+        sure = certainty.of(plan)
+        title = (
+            f"{name} {verdict}: {format_bytes(plan.peak_bytes)} at the peak"
+            f" (how sure: {sure.verdict})"
+        )
         return memory.figures.figure_moments(
             plan.moments(),
             title=title,

@@ -519,6 +519,14 @@ def test_an_answer_says_how_sure_it_is(ran: Ran, told: Told) -> None:
     for command in (("fit",), ("fit", "--vary", "dp"), ("sweep", "-a", "zero=3")):
         name, *rest = command
         assert told(name, *given, *rest)["measured"]["verdict"].startswith("within")
+    spread = ("--dp", 8, "--seq", 2048, "--recipe", "fsdp-bf16")
+    rows = told("frontier", "llama-3-8b", *spread)["measured"]
+    every = [told("plan", "llama-3-8b", *spread, "--zero", stage)["measured"] for stage in range(4)]
+    assert rows == every
+    assert len({row["verdict"] for row in rows}) > 1, "each stage has its own neighbours"
+    frontier = " ".join(ran("frontier", "llama-3-8b", *spread)[0].split())
+    assert "how sure" in frontier
+    assert all(row["verdict"] in frontier for row in rows)
     papers = told("plan", MODEL, "--seq", 32, "--set", "formula=zero-paper")["measured"]
     assert (papers["verdict"], papers["nearest"]) == ("not measured", [])
 

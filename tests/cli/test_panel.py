@@ -137,7 +137,10 @@ def test_does_it_fit_says_what_the_command_says(capsys: pytest.CaptureFixture[st
     assert "none of these" in remedies(**knobs | {"dp": 1, "zero": 0}).layout.title.text
     assert "llama-3-8b fits" in moments(**knobs | {"dp": 64, "zero": 3}).layout.title.text
     assert main([*shlex.split(panel.call(**knobs | {"dp": 1, "zero": 0}))[1:], "--json", "-"]) == 0
-    assert json.loads(capsys.readouterr().out)["fits"] is False
+    said = json.loads(capsys.readouterr().out)
+    assert said["fits"] is False
+    title = moments(**knobs | {"dp": 1, "zero": 0}).layout.title.text
+    assert f"how sure: {said['measured']['verdict']}" in title
 
 
 def test_what_a_user_brings_is_used(tmp_path: Any) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import partial
+from itertools import product
 from typing import TYPE_CHECKING, Annotated, Any
 
 from labkit import files, memory
@@ -12,6 +13,7 @@ from labkit.kit.command import Commands, argument, option
 from labkit.kit.report import Figure, Report, Sheet, records
 from labkit.memory import certainty
 from labkit.memory.commands.options import Job, Room, Spread, axes_of, model_of
+from labkit.memory.jobs.states import STAGE_NAMES
 from labkit.memory.plans.estimate import COMPONENTS
 from labkit.memory.plans.plan import Plan
 from labkit.memory.plans.search import what_fits
@@ -275,20 +277,34 @@ def frontier(
     usable = room.usable_bytes(plan)
     sums = bars.groupby(["model", "plan"], sort=False)["num_bytes"].sum()
     table = least.merge(sums.rename("peak_bytes").reset_index(), on=["model", "plan"])
-    shown = table.assign(fits=table["peak_bytes"] <= usable)
+    sure = [
+        certainty.of(
+            replace(plan, model=model, parallel=replace(plan.parallel, zero=stage)),
+            spread.framework,
+        )
+        for model, stage in product(chosen, STAGE_NAMES)
+    ]
+    verdicts = [one.verdict for one in sure]
+    shown = table.assign(fits=table["peak_bytes"] <= usable, **{"how sure": verdicts})
     shown = shown.rename(columns={"plan": "stage", "dp": "least dp"})
+    columns = ["model", "stage", "peak_bytes", "fits", "how sure", "least dp"]
     capacity: dict[str, Any] = {"capacity_gb": usable / GB, "capacity_name": room.name}
     return Report(
         title="What fits, and from how many data-parallel ranks on",
         lead=f"{_lead(plan, stage=False)}; {room.text(plan)}",
-        tables=[Sheet(table=shown, columns=["model", "stage", "peak_bytes", "fits", "least dp"])],
-        notes=plan.assumptions,
+        tables=[Sheet(table=shown, columns=columns)],
+        notes=[
+            "how sure: the largest error on the measured peaks of"
+            f" {spread.framework or 'all frameworks'} that are most like a row (why: --json)",
+            *plan.assumptions,
+        ],
         csv=table,
         data={
             "command": "frontier",
             "usable_bytes": usable,
             "rows": records(table),
             "components": records(bars),
+            "measured": [one.data() for one in sure],
         },
         figures=lambda: [("What fits", "", memory.figures.figure_fits(bars, least, **capacity))],
     )
