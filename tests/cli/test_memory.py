@@ -15,6 +15,7 @@ import pytest
 from labkit import memory
 from labkit.cli import main
 from labkit.memory.commands import commands
+from labkit.memory.plans import search
 
 GROUP = "memory"
 MODEL = "tiny-gpt"
@@ -502,6 +503,32 @@ def test_fit_answers_three_questions_in_one_table(ran: Ran, told: Told) -> None:
         assert text in " ".join(out.split())
     filled = told("fit", MODEL, "--seq", 32, "-w", 4)["limits"]
     assert filled[2]["value"] == 1
+
+
+def test_each_question_of_fit_is_searched_once(told: Told, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The largest micro-batch was looked for twice, seconds each where a network is traced."""
+    asked: list[str] = []
+    fit = search.fit
+
+    def counted(plan: memory.Plan, *, vary: str, **given: Any) -> search.Fit:
+        asked.append(vary)
+        return fit(plan, vary=vary, **given)
+
+    for place in (search, memory):
+        monkeypatch.setattr(place, "fit", counted)
+    found = told("fit", MODEL, "--seq", 32, "--device", "4MB", "--headroom", 1)
+    assert asked == ["micro_batch", "seq", "dp"]
+    same = fit(plan(), vary="micro_batch", device=4_000_000)
+    assert same.plan is not None
+    assert found["vary"] == "micro_batch"
+    assert found["value"] == same.value
+    assert found["usable_bytes"] == same.usable_bytes
+    assert (found["peak_bytes"], found["peak_moment"]) == (
+        same.plan.peak_bytes,
+        same.plan.peak_moment,
+    )
+    nothing = told("fit", MODEL, "--seq", 32, "--device", "1kB")
+    assert nothing["value"] is nothing["peak_bytes"] is nothing["peak_moment"] is None
 
 
 def test_an_answer_says_how_sure_it_is(ran: Ran, told: Told) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from functools import partial
 from itertools import product
@@ -157,7 +158,9 @@ def fit(
     """The largest micro-batch, longest sequence and fewest GPUs that fit, and what binds."""
     import pandas as pd
 
-    asked = "micro_batch" if vary is None else vary.replace("-", "_")
+    if vary is None:
+        return _all_that_fits(job, room)
+    asked = vary.replace("-", "_")
     if job.world_size is not None and asked in ("dp", "tp", "cp", "pp"):
         raise BadValue(
             f"--world-size must be left out where {asked} varies: it is dp · tp · cp · pp"
@@ -166,33 +169,7 @@ def fit(
     largest = memory.fit(plan, vary=asked, **room.given)
     best = largest.plan
     sure = certainty.of(best or plan, job.framework)
-    data = {
-        "vary": asked,
-        "value": largest.value,
-        "usable_bytes": largest.usable_bytes,
-        "peak_bytes": best.peak_bytes if best else None,
-        "peak_moment": best.peak_moment if best else None,
-    }
-    if vary is None:
-        limits = memory.limits(plan, **room.given)
-        return Report(
-            title=f"{_name(plan)}: what fits",
-            lead=_lead(plan),
-            facts=[
-                ("usable_bytes", largest.usable_bytes, room.text(plan).split(": ", 1)[1]),
-                ("how sure", sure.verdict, sure.reason),
-            ],
-            tables=[_limits(limits)],
-            notes=(*job.notes, *plan.assumptions),
-            csv=limits,
-            data={
-                "command": "fit",
-                **data,
-                "limits": records(limits),
-                "measured": sure.data(),
-            },
-            figures=lambda: [_figure_of_moments(plan, room)],
-        )
+    data = _fitted(asked, largest.value, largest.usable_bytes, best)
     value = "nothing" if largest.value is None else largest.value
     facts: list[tuple[str, Any, str]] = [(asked, value, room.text(plan))]
     if best is not None:
@@ -208,6 +185,49 @@ def fit(
         data={"command": "fit", **data, "measured": sure.data()},
         figures=lambda: [_figure_of_moments(best or plan, room)],
     )
+
+
+def _all_that_fits(job: Job, room: Room) -> Report:
+    """The largest micro-batch, longest sequence and fewest GPUs, in a table."""
+    plan = room.allow(job.plan())
+    limits = memory.limits(plan, **room.given)
+    asked, value = limits.loc[0, ["vary", "value"]]
+    largest = None if math.isnan(value) else int(value)
+    best = None
+    if largest is not None:
+        assert plan.batch is not None
+        best = replace(plan, batch=replace(plan.batch, **{asked: largest}))
+    usable = room.usable_bytes(plan)
+    sure = certainty.of(best or plan, job.framework)
+    return Report(
+        title=f"{_name(plan)}: what fits",
+        lead=_lead(plan),
+        facts=[
+            ("usable_bytes", usable, room.text(plan).split(": ", 1)[1]),
+            ("how sure", sure.verdict, sure.reason),
+        ],
+        tables=[_limits(limits)],
+        notes=(*job.notes, *plan.assumptions),
+        csv=limits,
+        data={
+            "command": "fit",
+            **_fitted(asked, largest, usable, best),
+            "limits": records(limits),
+            "measured": sure.data(),
+        },
+        figures=lambda: [_figure_of_moments(plan, room)],
+    )
+
+
+def _fitted(asked: str, value: int | None, usable: float, best: Plan | None) -> dict[str, Any]:
+    """What JSON has of the extreme value that fits, and of the plan there."""
+    return {
+        "vary": asked,
+        "value": value,
+        "usable_bytes": usable,
+        "peak_bytes": best.peak_bytes if best else None,
+        "peak_moment": best.peak_moment if best else None,
+    }
 
 
 @commands.add(
