@@ -81,7 +81,13 @@ ROOMS = (
         strange={r"\b(a|b|value)\.(nan|inf)": "numbers that are handed back as they are"},
     ),
 )
-PARSERS = (command.numbers, command.whole_numbers, command.byte_counts, command.pairs)
+PARSERS = (
+    command.numbers,
+    command.whole_numbers,
+    command.byte_counts,
+    command.byte_count,
+    command.pairs,
+)
 TEXTS = [text for text in kinds.TEXTS if isinstance(text, str)] + list(kinds.CELLS)
 
 

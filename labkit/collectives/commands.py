@@ -10,7 +10,7 @@ from labkit.collectives.building import Name
 from labkit.collectives.figures import MOST_ROWS
 from labkit.collectives.programs import Op
 from labkit.errors import UsageError, not_among
-from labkit.kit.command import Commands, argument, byte_counts, option
+from labkit.kit.command import Commands, argument, byte_count, option
 from labkit.kit.report import Report, Sheet, records
 
 commands = Commands(
@@ -46,7 +46,7 @@ class Links:
     @property
     def fabric(self) -> collectives.Fabric:
         """The links described."""
-        rate = byte_counts("--bandwidth", self.bandwidth)[0]
+        rate = byte_count("--bandwidth", self.bandwidth)
         ranks = self.workers + self.servers
         if not self.inside:
             return collectives.Fabric.flat(
@@ -57,7 +57,7 @@ class Links:
         return collectives.Fabric.machines(
             ranks // self.inside,
             self.inside,
-            inside_bytes_per_s=byte_counts("--inside-bandwidth", self.inside_bandwidth)[0],
+            inside_bytes_per_s=byte_count("--inside-bandwidth", self.inside_bandwidth),
             between_bytes_per_s=rate,
             latency_s=self.latency,
         )
@@ -140,7 +140,7 @@ def _rest(table: Any, shown: int) -> str:
 
 
 def _whole(message: str) -> int:
-    size = byte_counts("--bytes", message)[0]
+    size = byte_count("--bytes", message)
     if size < 1:
         raise UsageError(f"--bytes {message} must be at least one byte")
     return round(size)

@@ -33,7 +33,7 @@ from labkit.files import write_atomically
 from labkit.kit.report import Report
 from labkit.quantities import BYTES
 
-_BYTES = {"": 1, **BYTES}
+_BYTES = {"": 1} | {unit.lower(): size for unit, size in BYTES.items()}
 _NUMBER = re.compile(r"([+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?)\s*([A-Za-z]*)")
 _OUTPUTS = """
     Every command takes [cyan]--json FILE[/cyan] (keys end in their unit, a _fraction of 0.05 is
@@ -346,24 +346,39 @@ def whole_numbers(name: str, text: str) -> list[int]:
 
 
 def byte_counts(name: str, text: str) -> list[float]:
-    """Read numbers of bytes separated by commas, each with a unit or without.
+    """Read numbers of bytes separated by commas, each with a unit in any case or without.
 
     Raises:
         UsageError: a part is no such number; the message has the option's ``name``.
 
-    >>> byte_counts("--memory-limit", "1.5e9,24GiB")
+    >>> byte_counts("--memory-limit", "1.5e9, 24 gib")
     [1500000000.0, 25769803776.0]
     """
     sizes = []
     for part in words(text) or [text]:
         match = _NUMBER.fullmatch(part)
-        if match is None or match[2] not in _BYTES:
+        if match is None or match[2].lower() not in _BYTES:
             raise UsageError(
                 f"{name}: {shown(part)} is no number of bytes; valid: a number and a unit, such as "
-                f"1.5e9, 800MB or 24GiB (units: {', '.join(filter(None, _BYTES))})"
+                f"1.5e9, 800MB or 24GiB (units in any case: {', '.join(BYTES)})"
             )
-        sizes.append(float(match[1]) * _BYTES[match[2]])
+        sizes.append(float(match[1]) * _BYTES[match[2].lower()])
     return sizes
+
+
+def byte_count(name: str, text: str) -> float:
+    """Read one number of bytes as :func:`byte_counts` reads several.
+
+    Raises:
+        UsageError: it is no such number, or several; the message has the option's ``name``.
+
+    >>> byte_count("--device", "80 gb")
+    80000000000.0
+    """
+    sizes = byte_counts(name, text)
+    if len(sizes) != 1:
+        raise UsageError(f"{name} must be one number of bytes; got {shown(text)}")
+    return sizes[0]
 
 
 def single(values: Sequence[Any]) -> Any:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, cast, get_args
 
 from labkit import planner
 from labkit.errors import BadValue, UsageError, not_among
-from labkit.kit.command import Commands, argument, byte_counts, numbers, option
+from labkit.kit.command import Commands, argument, byte_count, numbers, option
 from labkit.kit.report import Report, Sheet, records, standin_banner
 from labkit.planner.chain import NamedChain, open_chain, short_names
 from labkit.planner.costing import COSTINGS, CostingName
@@ -56,7 +56,7 @@ class Devices:
     @property
     def fabric(self) -> planner.Fabric:
         """The fabric described."""
-        rate = byte_counts("--bandwidth", self.bandwidth)[0]
+        rate = byte_count("--bandwidth", self.bandwidth)
         if not self.inside:
             return planner.Fabric.flat(
                 self.devices, bandwidth_bytes_per_s=rate, latency_s=self.latency
@@ -66,7 +66,7 @@ class Devices:
         return planner.Fabric.machines(
             self.devices // self.inside,
             self.inside,
-            inside_bytes_per_s=byte_counts("--inside-bandwidth", self.inside_bandwidth)[0],
+            inside_bytes_per_s=byte_count("--inside-bandwidth", self.inside_bandwidth),
             between_bytes_per_s=rate,
             latency_s=self.latency,
         )
@@ -99,7 +99,7 @@ class Aim:
             objective=cast(Objective, self.objective),
             costing=cast(CostingName, self.costing),
             num_microbatches=self.microbatches,
-            memory_bytes=byte_counts("--memory", self.memory)[0] if self.memory else None,
+            memory_bytes=byte_count("--memory", self.memory) if self.memory else None,
         )
 
     def opened(self, profile: str) -> NamedChain:
@@ -357,7 +357,7 @@ def lineup(
         length=length,
         fabric=devices.fabric,
         flops_per_s=tflops * 1e12,
-        memory_bytes=byte_counts("--memory", memory)[0],
+        memory_bytes=byte_count("--memory", memory),
     )
     start = process_time()
     table = planner.lineup(job)

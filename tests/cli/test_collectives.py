@@ -50,6 +50,7 @@ def test_compare_has_a_row_for_every_algorithm(told: Told, ran: Ran, tmp_path: P
         (("cost", "ring", "--op", "allreduce"), "did you mean 'all-reduce'"),
         (("cost", "ring", "--bytes", "0"), "must be at least one byte"),
         (("cost", "ring", "--bandwidth", "fast"), "is no number of bytes"),
+        (("cost", "ring", "--bandwidth", "1GB,2GB"), "must be one number of bytes"),
         (("cost", "ring", "--latency", "nan"), "latency_s must be"),
         (("cost", "ring", "-n", 0), "must be a whole number, at least 1"),
         (("cost", "ring", "-n", 6, "--inside", 4), "no multiple of --inside 4"),

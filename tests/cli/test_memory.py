@@ -312,6 +312,8 @@ def test_files_that_cannot_be_written_are_named(
         (("plan", MODEL, "--device", "H300"), "no accelerator 'H300'"),
         (("plan", MODEL, "--device", "V10"), "or a number of bytes, such as 24GiB"),
         (("plan", MODEL, "--device", "24 gigs"), "--device: '24 gigs' is no number of bytes"),
+        (("plan", MODEL, "--device", "24GB,2GB"), "--device must be one number of bytes"),
+        (("plan", MODEL, "--context", "1gb,2gb"), "--context must be one number of bytes"),
         (("plan", MODEL, "--device", "A100"), "did you mean"),
         (("plan", MODEL, "--device", "24"), "--device must have a unit below 1,048,576 bytes"),
         (("plan", MODEL, "--device", "0GB"), "--device must be at least one byte"),

@@ -74,6 +74,7 @@ def test_compare_has_a_row_for_every_costing_and_rate(
         (("plan", "PROFILE", "--objective", "speed"), "no objective 'speed'"),
         (("plan", "PROFILE", "--costing", "rings"), "did you mean 'ring'"),
         (("plan", "PROFILE", "--bandwidth", "fast"), "is no number of bytes"),
+        (("plan", "PROFILE", "--bandwidth", "1GB,2GB"), "must be one number of bytes"),
         (("plan", "PROFILE", "-d", 6, "--inside", 4), "no multiple of --inside 4"),
         (("plan", "PROFILE", "-d", 0), "count must be a whole number, at least 1"),
         (("plan", "PROFILE", "-m", 4), "belongs to objective 'latency' or 'flush'"),

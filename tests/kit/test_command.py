@@ -165,9 +165,11 @@ def test_a_field_given_twice_is_a_programming_error() -> None:
         (command.numbers, "1,1.2,1", [1.0, 1.2, 1.0]),
         (command.whole_numbers, "2,4", [2, 4]),
         (command.byte_counts, "24GiB, 1e9", [24 * 2**30, 1e9]),
+        (command.byte_counts, "24 gib,80 gb, 1KB", [24 * 2**30, 80 * 10**9, 1000]),
+        (command.byte_count, "24 GIB", 24 * 2**30),
     ],
 )
-def test_texts_are_read_with_their_units(read, text: str, value: list[float]) -> None:
+def test_texts_are_read_with_their_units(read, text: str, value: float | list[float]) -> None:
     assert read("--x", text) == value
     with pytest.raises(UsageError, match="--x: 'seven'"):
         read("--x", "seven")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, fields, replace
@@ -12,7 +11,7 @@ from typing import Annotated, Any
 from labkit import memory
 from labkit.errors import BadValue, UsageError, not_among
 from labkit.hardware import accelerator
-from labkit.kit.command import argument, assignments, byte_counts, option, value_of
+from labkit.kit.command import argument, assignments, byte_count, option, value_of
 from labkit.kit.describe import field_rules
 from labkit.kit.rules import Refused
 from labkit.memory.jobs.adapter import TARGETS, Adapter, targets_of
@@ -271,7 +270,7 @@ class Room:
         """Copy ``plan`` and give the copy these allowances."""
         said: dict[str, Any] = {}
         if self.context is not None:
-            said["context_bytes"] = round(_bytes("--context", self.context))
+            said["context_bytes"] = round(byte_count("--context", self.context))
         if self.fragmentation is not None:
             said["fragmentation"] = self.fragmentation
         return replace(plan, **said)
@@ -293,11 +292,10 @@ class Room:
                 return accelerator(self.device).name
             except UsageError as error:
                 raise UsageError(f"{error}; or a number of bytes, such as 24GiB") from None
-        text = _UNIT.sub(lambda unit: _UNITS.get(unit[0].lower(), unit[0]), self.device)
-        size = int(_bytes("--device", text))
+        size = int(byte_count("--device", self.device))
         if size < 1:
             raise BadValue(f"--device must be at least one byte, got {self.device!r}")
-        if text.isdigit() and size < MIB:
+        if self.device.isdigit() and size < MIB:
             raise BadValue(
                 f"--device must have a unit below {MIB:,} bytes, such as {self.device}GB or"
                 f" {self.device}GiB, got {self.device!r}"
@@ -329,18 +327,6 @@ class Room:
         less += [f"{format_bytes(size)} of CUDA context"] if size else []
         suffix = f" less {' and '.join(less)} (allowances)" if less else ""
         return f"{format_bytes(self.usable_bytes(plan))} may be filled: {self.name}{suffix}"
-
-
-_UNIT = re.compile(r"[A-Za-z]+$")
-_UNITS = {unit.lower(): unit for unit in ("kB", "MB", "GB", "TB", "KiB", "MiB", "GiB", "TiB")}
-
-
-def _bytes(name: str, text: str) -> float:
-    """Read the one number of bytes that an option holds."""
-    sizes = byte_counts(name, text)
-    if len(sizes) != 1:
-        raise BadValue(f"{name} must be one number of bytes, got {len(sizes)}")
-    return sizes[0]
 
 
 def axes_of(texts: Sequence[str]) -> dict[str, list[Any]]:
