@@ -231,3 +231,11 @@ def test_one_place_says_what_may_have_been_meant() -> None:
     """So that every refusal names the near names first, by the same rule."""
     users = {name_of(path) for path in MODULES if "difflib" in outline(path).imported}
     assert users == {"labkit.errors"}
+
+
+def test_fake_ranks_are_made_in_one_place() -> None:
+    """Papers and tests use the engine's own: it refuses a second group and ends its own."""
+    texts = [*MODULES, *(PACKAGE.parent / "tests").rglob("*.py")]
+    name = "Fake" + "Store"
+    makers = [path for path in texts if name in path.read_text(encoding="utf-8")]
+    assert [path.relative_to(PACKAGE) for path in makers] == [Path("memory/oracles/tracker.py")]

@@ -16,6 +16,7 @@ from labkit.memory import Batch, Recipe
 from labkit.memory.jobs.parallel import Parallel
 from labkit.memory.jobs.traffic import Collective, frame, placed
 from labkit.memory.movement.volumes import collectives
+from labkit.memory.oracles.tracker import fake_group
 from labkit.models import Model
 from tests.memory.steps import expert_params
 
@@ -67,14 +68,11 @@ def test_sequence_parallelism_sends_as_much_and_gathers_inputs_again() -> None:
 @pytest.fixture
 def four_ranks() -> Iterator[Any]:
     """A mesh of four ranks that send nothing, for counting what they would send."""
-    torch = pytest.importorskip("torch")
-    from torch.testing._internal.distributed.fake_pg import FakeStore
+    pytest.importorskip("torch")
+    from torch.distributed.device_mesh import init_device_mesh
 
-    if torch.distributed.is_initialized():
-        pytest.skip("another process group is up")
-    torch.distributed.init_process_group("fake", store=FakeStore(), rank=0, world_size=4)
-    yield torch.distributed.device_mesh.init_device_mesh("cpu", (4,))
-    torch.distributed.destroy_process_group()
+    with fake_group(4):
+        yield init_device_mesh("cpu", (4,))
 
 
 def torch_counts(mesh: Any, num_layers: int, sp: bool) -> dict[str, Counter[str]]:

@@ -10,6 +10,7 @@ from typing import Any
 
 import pandas as pd
 
+from labkit.memory.oracles.tracker import fake_group
 from labkit.papers.gspmd.graphs import Graph, Layout
 from labkit.papers.gspmd.partitions import local_shape, partition
 
@@ -27,15 +28,12 @@ def compare_products() -> pd.DataFrame:
         we take the output's cut from it, and "sums" where we add them within the operation.
     """
     import torch
-    from torch import distributed
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.tensor import Replicate, Shard, distribute_tensor
-    from torch.testing._internal.distributed.fake_pg import FakeStore
 
     placements: dict[str, Any] = {"rows": Shard(0), "columns": Shard(1), "whole": Replicate()}
     rows = []
-    distributed.init_process_group("fake", store=FakeStore(), rank=0, world_size=RANKS)
-    try:
+    with fake_group(RANKS):
         mesh = init_device_mesh("cpu", (RANKS,))
         for left, right in itertools.product(placements, placements):
             one = distribute_tensor(torch.ones(SIDES[0], SIDES[1]), mesh, [placements[left]])
@@ -52,8 +50,6 @@ def compare_products() -> pd.DataFrame:
                     "same": ours == theirs and shape == tuple(made.to_local().shape),
                 }
             )
-    finally:
-        distributed.destroy_process_group()
     return pd.DataFrame(rows)
 
 
