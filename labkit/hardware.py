@@ -18,6 +18,8 @@ Item = TypeVar("Item")
 class Accelerator:
     """A GPU with its nominal memory, dense peak rate, memory and NVLink bandwidth (both
     directions).
+
+    ``capability`` is CUDA's compute capability; None where the maker has no such thing.
     """
 
     name: str
@@ -26,6 +28,7 @@ class Accelerator:
     hbm_bytes_per_s: float
     nvlink_bytes_per_s: float
     source: str
+    capability: float | None = None
 
     @property
     def memory_bytes(self) -> int:

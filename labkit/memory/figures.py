@@ -44,6 +44,7 @@ _LOOK: dict[str, tuple[str, str]] = {
     "activations": ("activation", ""),
     "temporaries": ("temporary", ""),
     "buffers and inputs": ("muted", ""),
+    "workspaces": ("muted", "x"),
     # of other people's arithmetic
     "embedding": ("activation", "/"),
     "head and loss": ("temporary", "x"),

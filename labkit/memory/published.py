@@ -8,8 +8,10 @@ allocated byte.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import field, replace
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, Literal
 
@@ -30,7 +32,8 @@ class Peak:
     """A peak of GPU memory that others measured: who measured what, and the run in our terms.
 
     ``model`` is a preset, a network of ``data/networks.yaml``, or the sizes of a model; ``fields``
-    differ from the framework's defaults; ``device`` is the pipeline device that was measured, the
+    differ from the framework's defaults; cuBLAS's workspaces are those of the card that ``gpu``
+    names; ``device`` is the pipeline device that was measured, the
     fullest where it is not said.
     """
 
@@ -55,7 +58,7 @@ class Peak:
         if "adapter" in said:
             given = said["adapter"]
             said["adapter"] = Adapter(**{**given, "targets": tuple(given["targets"])})
-        plan = framework(self.framework).plan(model, **said)
+        plan = framework(self.framework).plan(model, card=card_of(self.gpu), **said)
         return plan if rank is None else replace(plan, rank=rank)
 
     def predicted(self) -> tuple[str, float]:
@@ -67,6 +70,26 @@ class Peak:
         reserved = self.kind == "reserved"
         return plan.peak_moment, plan.reserved_bytes if reserved else plan.peak_bytes
 
+
+@lru_cache(maxsize=256)
+def card_of(gpu: str) -> str | None:
+    """The accelerator that a text names, of those that are known; None for none or for several.
+
+    >>> card_of("8x H100 (95 GiB)"), card_of("4 GPUs (not said)"), card_of("V100 or A100")
+    ('H100-80GB', None, None)
+    """
+    kinds: dict[str, str] = {}
+    for name in files.load_yaml(files.shipped("data/hardware.yaml"))["accelerators"]:
+        kinds.setdefault(_MEMORY.sub("", name), name)
+    found = [
+        name
+        for kind, name in kinds.items()
+        if re.search(rf"(?<!\w){kind.replace('-', '[- ]')}(?!\w)", gpu)
+    ]
+    return found[0] if len(found) == 1 else None
+
+
+_MEMORY = re.compile(r"-\d+GB$")
 
 TRACED = "data/measured/traced_peaks.yaml"
 """Peaks of architectures that are traced, each of which takes seconds."""

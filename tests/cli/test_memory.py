@@ -572,3 +572,13 @@ def test_a_margin_below_the_error_is_no_promise(ran: Ran) -> None:
     far, _ = ran(*given, *room, "--device", f"{round(2 * peak)}")
     assert "less than the error below" in near
     assert "less than the error below" not in far
+
+
+def test_a_frameworks_plan_counts_the_workspaces_of_the_card(told: Told) -> None:
+    given = ("plan", "llama-2-7b", "--framework", "hf-trainer", "--seq", 512)
+    plain = told(*given, "--device", "80GiB")["peak_bytes"]
+    for device, size in (("H100", 2**25), ("A100 80GB", 8_519_680)):
+        found = told(*given, "--device", device)
+        assert found["peak_bytes"] - plain == 2 * size
+        (row,) = [one for one in found["components"] if one["component"] == "workspaces"]
+        assert row["num_bytes"] == 2 * size

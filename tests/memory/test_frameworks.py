@@ -123,3 +123,43 @@ def test_a_buffer_that_is_allocated_once_is_there_at_every_moment(name: str, zer
     assert gradients.iloc[0] == gradients.max() > 0
     assert once.peak_bytes == four.peak_bytes
     assert "gradients are in a buffer that is allocated once" in once.assumptions
+
+
+def test_cublas_keeps_a_workspace_for_each_thread_and_transformer_engine_one_more() -> None:
+    """torch: 32 MiB on Hopper, :4096:2:16:8 in KiB before; TransformerEngine: 32 or 4 MiB."""
+    model = Model.preset("llama-2-7b")
+    torchs = {"H100-80GB": 2**25, "RTX-5090": 2**25, "A100-80GB": (2 * 4096 + 8 * 16) * 2**10}
+    engines = {"H100-80GB": 2**25 + 2**10, "RTX-5090": 2**25 + 2**10, "A100-80GB": 2**22}
+    for name in ("torchtitan", "hf-trainer", "megatron"):
+        bundle = FRAMEWORKS[name]
+        plain = bundle.plan(model, dp=8, seq=2048)
+        assert "workspaces" not in plain.moments().columns
+        for card, size in torchs.items():
+            plan = bundle.plan(model, dp=8, seq=2048, card=card)
+            more = 2 * size + (engines[card] if name == "megatron" else 0)
+            assert (plan.moments()["workspaces"] == more).all()
+            assert plan.peak_bytes - plain.peak_bytes == more
+            assert "workspaces" in plan.explain("workspaces")
+            assert not any("library workspaces" in note for note in plan.assumptions)
+        amd = bundle.plan(model, dp=8, seq=2048, card="MI300X")
+        assert amd.peak_bytes == plain.peak_bytes
+
+
+def test_torch_multiplies_beside_transformer_engine_only_where_something_is_left_to_it() -> None:
+    """The head of the last stage; stored scores and routers on every stage."""
+    plan = FRAMEWORKS["megatron"].plan(Model.preset("llama-2-7b"), pp=4, seq=2048, card="H100-80GB")
+    by_rank = [replace(plan, rank=rank).moments()["workspaces"].max() for rank in range(4)]
+    engine = 2**25 + 2**10
+    assert by_rank == [engine, engine, engine, engine + 2 * 2**25]
+    eager = replace(plan, batch=replace(plan.batch, attention="eager"), rank=0)
+    assert eager.moments()["workspaces"].max() == engine + 2 * 2**25
+
+
+def test_workspaces_are_what_small_runs_had_more() -> None:
+    """Nothing is fitted: sizes are torch's and TransformerEngine's, cards those of the runs."""
+    peaks = published.peak_errors().set_index("run")
+    small = peaks[peaks.index.str.startswith("12 layers of 512")]
+    assert len(small) == 6
+    assert small["error"].abs().max() < 0.03
+    exact = peaks.loc["8B (PR 699)"]
+    assert abs(exact["predicted_bytes"] - exact["measured_bytes"]) < 0.01 * 2**20

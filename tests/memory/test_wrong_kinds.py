@@ -325,6 +325,7 @@ PARTS: dict[str, dict[str, tuple[Any, ...]]] = {
         "loss": ("eager-fp32", "chunked", "chunked-output", "fused"),
         "offload_activations": ("device", "cpu"), "loss_chunk_tokens": (None, 7, 512),
         "partition_checkpoints": (True, False),
+        "workspace_bytes": (0, 2**25), "layer_workspace_bytes": (0, 2**22),
         "formula": (None, "zero-paper"),
     },
     "plan": {

@@ -76,7 +76,7 @@ def plan(
     explain: Annotated[str, option("Explain a component instead: formula, numbers, source.")] = "",
 ) -> Report:
     """The bytes of one rank: at the peak, at each moment, and what is sent."""
-    plan = replace(room.allow(job.plan()), rank=rank)
+    plan = replace(room.allow(job.plan(room.card)), rank=rank)
     if explain:
         return Report(text=plan.explain(explain))
     frame = plan.frame()
@@ -165,7 +165,7 @@ def fit(
         raise BadValue(
             f"--world-size must be left out where {asked} varies: it is dp · tp · cp · pp"
         )
-    plan = room.allow(job.plan())
+    plan = room.allow(job.plan(room.card))
     largest = memory.fit(plan, vary=asked, **room.given)
     best = largest.plan
     sure = certainty.of(best or plan, job.framework)
@@ -189,7 +189,7 @@ def fit(
 
 def _all_that_fits(job: Job, room: Room) -> Report:
     """The largest micro-batch, longest sequence and fewest GPUs, in a table."""
-    plan = room.allow(job.plan())
+    plan = room.allow(job.plan(room.card))
     limits = memory.limits(plan, **room.given)
     asked, value = limits.loc[0, ["vary", "value"]]
     largest = None if math.isnan(value) else int(value)
@@ -252,7 +252,7 @@ def sweep(
     if job.world_size is not None:
         chosen.setdefault("world_size", [job.world_size])
         job = replace(job, world_size=None)
-    plan = room.allow(job.plan())
+    plan = room.allow(job.plan(room.card))
     table = memory.sweep(plan, **(room.given | chosen))
     names = [*chosen, *(["dp"] if "world_size" in chosen and "dp" not in chosen else [])]
     verdict = table["fits"].map({True: "yes", False: "no"})
@@ -292,7 +292,7 @@ def frontier(
     Without MODEL: from 7 billion parameters to a trillion.
     """
     chosen = [model_of(name) for name in models or TO_A_TRILLION]
-    plan = room.allow(spread.of(chosen[0]))
+    plan = room.allow(spread.of(chosen[0], room.card))
     bars, least = what_fits(plan, models=chosen, **room.given)
     usable = room.usable_bytes(plan)
     sums = bars.groupby(["model", "plan"], sort=False)["num_bytes"].sum()

@@ -106,8 +106,8 @@ class Spread:
     ] = None
     ideal: Annotated[bool, option("Shards of Ψ/N, not of whole rows.", "--ideal")] = False
 
-    def of(self, model: Model) -> Plan:
-        """Build the plan for a model.
+    def of(self, model: Model, card: str | None = None) -> Plan:
+        """Build the plan for a model, on an accelerator of that name where it is a framework's.
 
         Raises:
             UsageError: an option breaks a rule; the message names it.
@@ -122,8 +122,10 @@ class Spread:
         if self.world_size is not None:
             degrees = {name: said[name] for name in ("dp", "tp", "cp", "pp") if name in said}
             said["dp"] = Parallel.of(self.world_size, **degrees).dp
-        frame = DEFAULTS if self.framework is None else framework(self.framework)
-        return replace(frame.plan(model, **said), ideal=self.ideal)
+        if self.framework is None:
+            return replace(DEFAULTS.plan(model, **said), ideal=self.ideal)
+        frame = framework(self.framework)
+        return replace(frame.plan(model, card=card, **said), ideal=self.ideal)
 
     def _adapter(self, model: Model) -> dict[str, Any]:
         """Say what is trained where an option says so: the adapter, and its recipe.
@@ -245,9 +247,9 @@ class Job(Spread):
         option("Trace this class of transformers for a config.json, such as BertForMaskedLM."),
     ] = None
 
-    def plan(self) -> Plan:
+    def plan(self, card: str | None = None) -> Plan:
         """Build the plan that the options describe; it raises what :meth:`Spread.of` raises."""
-        return self.of(model_of(self.model, self.transformers_version, self.architecture))
+        return self.of(model_of(self.model, self.transformers_version, self.architecture), card)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -301,6 +303,12 @@ class Room:
                 f" {self.device}GiB, got {self.device!r}"
             )
         return size
+
+    @property
+    def card(self) -> str | None:
+        """The accelerator's own name; None for a number of bytes."""
+        capacity = self._capacity
+        return capacity if isinstance(capacity, str) else None
 
     @property
     def name(self) -> str:

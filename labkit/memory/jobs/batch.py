@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Literal
 
 from labkit.errors import BadValue
-from labkit.kit.describe import description
+from labkit.kit.describe import Whole, description
 from labkit.memory.tape.mode import LogitsHeld, Loss, MaskBytes, Size
 
 Recompute = Literal["none", "selective", "operators", "full"]
@@ -54,6 +54,10 @@ class Batch:
         input_gradients: where layers are recomputed, the embedding's output asks for a gradient
             even if the embedding is frozen, as transformers' ``enable_input_require_grads`` makes
             it: the first layers then have a backward pass, and that gradient is kept.
+        workspace_bytes: what cuBLAS keeps for each of torch's two threads that multiply, forward
+            and backward, from their first product on; 0 where no card is named.
+        layer_workspace_bytes: what the layers' own library keeps for its products beside that
+            (TransformerEngine); torch then multiplies for the head, stored scores and routers only.
         formula: None for the account tensor by tensor, moment by moment; ``"zero-paper"``:
             :data:`FORMULA` stands in for activations.
         partition_checkpoints: layer inputs are divided among the tensor-parallel ranks (ZeRO's
@@ -80,6 +84,8 @@ class Batch:
     offload_activations: Literal["device", "cpu"] = "device"
     gpu: bool = False
     input_gradients: bool = False
+    workspace_bytes: Whole = 0
+    layer_workspace_bytes: Whole = 0
     formula: Literal["zero-paper"] | None = None
     partition_checkpoints: bool = False
 

@@ -16,7 +16,7 @@ from labkit.memory.jobs.states import COMPONENTS as STATES
 from labkit.memory.jobs.states import SHARDINGS
 from labkit.memory.movement import volumes
 from labkit.memory.plans import estimate as estimates
-from labkit.memory.plans import fsdp
+from labkit.memory.plans import fsdp, workspaces
 from labkit.memory.plans import job as jobs
 from labkit.memory.plans.arithmetic import listed
 from labkit.memory.plans.estimate import COMPONENTS, Row, row_bytes
@@ -38,8 +38,8 @@ CHECKED = (
 )
 DERIVED = "derived, not checked against a run: "
 LEFT_OUT = (
-    "left out: CUDA's context, library workspaces, fragmentation (see the allowance), gradient"
-    " buckets where none are named, and buffers of expert-parallel collectives"
+    "left out: CUDA's context,{workspaces} fragmentation (see the allowance), gradient buckets"
+    " where none are named, and buffers of expert-parallel collectives"
 )
 
 _EXCHANGES = {
@@ -234,7 +234,9 @@ class Estimate:
                 "saved tensors are copied to the host, each time one is saved, and back one node at"
                 " a time, as torch's save_on_cpu does it; checked against torch's MemTracker"
             )
-        return (*notes, *_taken_for_granted(job), LEFT_OUT)
+        counted = estimates.workspaces_of(job)
+        left = "" if counted else " library workspaces,"
+        return (*notes, *_taken_for_granted(job), LEFT_OUT.format(workspaces=left))
 
     def collectives(self, *, ranks_per_node: int) -> tuple[traffic.Collective, ...]:
         """What the device's ranks send in a step."""
@@ -298,6 +300,8 @@ _HOW = {
     "cached weights": "autocast's copies of weights",
     "temporaries": "what operators and the optimizer allocate and free again",
     estimates.SEQUENCES: "the buffer for inputs of column-parallel products: b·s·h elements",
+    estimates.WORKSPACES: "what cuBLAS keeps for its products on this card: one for each of torch's"
+    " two threads, forward and backward, and TransformerEngine's",
     "buffers and inputs": "token numbers, targets, rotary tables",
 }
 _SOURCE = {
@@ -306,6 +310,7 @@ _SOURCE = {
     fsdp.WHOLE: "ZeRO §5.2; torch FSDP2",
     fsdp.SENT: "torch FSDP2 (post_backward), DistributedDataParallel; DeepSpeed's ipg_buffer",
     "cast parameters": "torch FSDP2, mixed precision without resharding",
+    estimates.WORKSPACES: workspaces.SOURCE,
     estimates.SEQUENCES: "Megatron-LM, core/tensor_parallel/layers.py, GlobalMemoryBuffer",
 }
 

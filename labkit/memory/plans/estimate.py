@@ -16,7 +16,7 @@ import numpy as np
 
 from labkit.memory.jobs.recipe import DTYPE_BYTES
 from labkit.memory.jobs.states import Holding, step_temporaries
-from labkit.memory.plans import fsdp
+from labkit.memory.plans import fsdp, workspaces
 from labkit.memory.plans.job import Job
 from labkit.memory.tape import moments, saved
 from labkit.memory.tape.mode import Mode
@@ -24,6 +24,7 @@ from labkit.memory.tape.sizes import Shape, is_array
 from labkit.memory.tape.step import ON_TAPE, Moment, Part
 
 SEQUENCES = "gathered sequence"
+WORKSPACES = "workspaces"
 # The rows of a table of moments, in this order.
 COMPONENTS = (
     "parameters",
@@ -40,6 +41,7 @@ COMPONENTS = (
     "temporaries",
     SEQUENCES,
     "buffers and inputs",
+    WORKSPACES,
 )
 Row = dict[str, Any]
 
@@ -53,6 +55,8 @@ def rows_by_moment(job: Job) -> dict[Moment, Row]:
     if sequences and (job.layers or job.has_head):
         tokens = given["micro_batch"] * given["seq"]
         there[SEQUENCES] = job.mode.compute_bytes * tokens * job.model.hidden
+    if size := workspaces_of(job):
+        there[WORKSPACES] = size
     ran = _once(moments.moments, shape, job.mode, given)
     passing = fsdp.Passing(job)
     # What the layers keep for one microbatch that waits for its backward pass.
@@ -117,6 +121,19 @@ def _between(
         base = by_moment[Moment.EMBEDDING_BACKWARD] | gone
         more[Moment.LAST_REDUCE] = passing.last_sent(base, total)
     return more
+
+
+def workspaces_of(job: Job) -> int:
+    """Bytes that cuBLAS keeps on the rank: the layers' own library's, and those of torch's threads.
+
+    Without such a library torch multiplies for all; with it, for the head, stored scores, routers.
+    """
+    batch = job.batch
+    own = batch.layer_workspace_bytes if job.layers else 0
+    others = job.has_head or batch.attention == "eager" or job.model.num_experts
+    if batch.layer_workspace_bytes and not others:
+        return own
+    return own + workspaces.THREADS * batch.workspace_bytes
 
 
 def always(held: Holding) -> tuple[Row, Any]:

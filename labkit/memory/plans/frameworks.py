@@ -14,10 +14,12 @@ from typing import Annotated, Any
 from annotated_types import Ge
 
 from labkit.errors import BadValue, not_among
+from labkit.hardware import accelerator
 from labkit.kit.describe import NonNegative, description
 from labkit.memory.jobs.batch import Batch
 from labkit.memory.jobs.parallel import Parallel
 from labkit.memory.jobs.recipe import PRESETS, Recipe
+from labkit.memory.plans import workspaces
 from labkit.memory.plans.plan import FIELDS, PARTS, Plan
 from labkit.models import Model
 from labkit.quantities import GIB
@@ -39,6 +41,8 @@ class Framework:
         recipes: what a recipe is under this framework, by its name: other fields, or ``recipe``,
             another one.
         lacks: degrees whose buffers are not known, which must be 1.
+        transformer_engine: whether its layers multiply by TransformerEngine, which has a
+            workspace of its own.
         operators: what its models compute otherwise than by one kernel; none: what the model says.
         reserved_over_allocated: bytes the allocator reserves for one allocated; 1 where no logs of
             this framework print both.
@@ -54,16 +58,18 @@ class Framework:
     lacks: tuple[str, ...] = ()
     recipes: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     operators: tuple[str, ...] = ()
+    transformer_engine: bool = False
     reserved_over_allocated: Annotated[float, Ge(1)] = 1.0
     context_bytes: NonNegative = CONTEXT_BYTES
     source: str
 
-    def plan(self, model: Model, **said: Any) -> Plan:
+    def plan(self, model: Model, *, card: str | None = None, **said: Any) -> Plan:
         """A plan with this framework's defaults where nothing else is ``said``.
 
         ``said`` are fields of ``Parallel``, ``Batch`` and ``Recipe``, ``recipe`` the name of a
         preset, ``operators`` those of the model. Allowances for the allocator and for CUDA are the
-        framework's.
+        framework's. ``card`` is an accelerator's name: cuBLAS's workspaces, which differ by card,
+        are counted where it is said.
 
         Raises:
             UsageError: a field is unknown, or a value breaks a rule.
@@ -86,7 +92,7 @@ class Framework:
         # What a recipe says goes before what the framework does.
         usuals = {**self.fields, **sharded}
         options = {name: usuals[name] for name in usuals if name not in PRESETS[preset]}
-        options = options | own | said
+        options = options | own | self._workspaces(card) | said
         for name in self.lacks:
             if options.get(name, 1) > 1:
                 raise BadValue(
@@ -110,6 +116,16 @@ class Framework:
             fragmentation=1 - 1 / self.reserved_over_allocated,
             context_bytes=self.context_bytes,
         )
+
+    def _workspaces(self, card: str | None) -> dict[str, int]:
+        """Bytes that cuBLAS keeps on the card for torch and for the layers' own library."""
+        if card is None:
+            return {}
+        found = {"workspace_bytes": workspaces.of_torch(accelerator(card))}
+        if self.transformer_engine:
+            size = workspaces.of_transformer_engine(accelerator(card))
+            found["layer_workspace_bytes"] = size
+        return found
 
 
 _TITAN = {"zero": 3, "attention": "sdpa", "gpu": True}
@@ -155,6 +171,7 @@ _ALL = (
         fields=_MEGATRON | {"loss": "vocab-parallel", "swiglu_fused": True},
         tensor={"sp": True, "sp_gather": "buffer"},
         recipes=_MASTER,
+        transformer_engine=True,
         source="NVIDIA/Megatron-LM: tensor_parallel/{layers,cross_entropy}.py,"
         " distributed/{distributed_data_parallel,param_and_grad_buffer}.py,"
         " fusions/fused_bias_swiglu.py, training/arguments.py (bf16, distributed optimizer)",

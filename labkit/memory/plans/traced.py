@@ -24,7 +24,7 @@ from labkit.memory.jobs.recipe import DTYPE_BYTES, Recipe
 from labkit.memory.jobs.states import SHARDINGS
 from labkit.memory.movement.volumes import step_collectives
 from labkit.memory.plans import estimate as estimates
-from labkit.memory.plans import fsdp
+from labkit.memory.plans import fsdp, workspaces
 from labkit.memory.plans.detail import Estimate
 from labkit.memory.plans.estimate import Row
 from labkit.memory.plans.job import Job
@@ -42,6 +42,7 @@ if TYPE_CHECKING:
 KNOWN: dict[type, tuple[str, ...]] = {
     Batch: (
         *("seq", "target_seq", "micro_batch", "recompute", "attention", "gpu", "logits_held"),
+        "workspace_bytes",
         "input_gradients",  # those of a frozen embedding, and here nothing is frozen by the plan
     ),
     Parallel: ("dp", "zero", "shard_rule", "gradient_buckets"),
@@ -133,7 +134,8 @@ class Traced(Estimate):
             lives = "in a buffer that is allocated once"
         notes.append(f"gradients are {lives}")
         notes.append(self._where())
-        return (*notes, "left out: CUDA's context, library workspaces, fragmentation")
+        left = "" if job.batch.workspace_bytes else " library workspaces,"
+        return (*notes, f"left out: CUDA's context,{left} fragmentation")
 
     def _where(self) -> str:
         """A sentence on where the peak is, and what is the largest there."""
@@ -257,6 +259,8 @@ def _rows(job: Job, recording: Recording) -> tuple[dict[Moment, Row], dict[Momen
     """Bytes of each component at each moment, and the recording's time of those inside it."""
     there, gradients = estimates.always(job.held)
     there["buffers and inputs"] = recording.buffers_bytes + recording.inputs_bytes
+    if job.batch.workspace_bytes:
+        there[estimates.WORKSPACES] = workspaces.THREADS * job.batch.workspace_bytes
     if not job.held.trained.tensors:
         gradients = 0
     if job.parallel.gradient_buckets == "copies" and job.parallel.dp > 1:
