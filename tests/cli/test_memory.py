@@ -383,7 +383,9 @@ def test_a_framework_says_its_defaults_and_keeps_its_allowances_apart(ran: Ran) 
     for words in ("Defaults of torchtitan", "allowance for the allocator", "margin"):
         assert words in text
     bundle, _ = ran("plan", "llama-3-8b", "-f", "torchtitan", *said, "--json", "-")
-    plan = memory.FRAMEWORKS["torchtitan"].plan(memory.Model.preset("llama-3-8b"), dp=8, seq=8192)
+    plan = memory.FRAMEWORKS["torchtitan"].plan(
+        memory.Model.preset("llama-3-8b"), dp=8, seq=8192, card="H100-80GB"
+    )
     assert json.loads(bundle)["peak_bytes"] == plan.peak_bytes
     bare, _ = ran("plan", "llama-3-8b", "--zero", 3, "--recipe", "fsdp-bf16", *said, "--json", "-")
     assert json.loads(bare)["peak_bytes"] > plan.peak_bytes

@@ -464,6 +464,32 @@ def test_logits_made_in_parts_are_torchtunes_at_every_moment(
     assert plan.peak_bytes == seen.peak_bytes
 
 
+@pytest.mark.parametrize(
+    ("recompute", "dtype", "held"),
+    [
+        ("none", "bf16", "none"),
+        ("full", "bf16", "compute"),
+        ("none", "fp32", "fp32"),
+        ("full", "autocast", "none"),
+    ],
+)
+@pytest.mark.parametrize("model", [GPT, LLAMA.resized(vocab=1001)])
+def test_a_loss_of_shifted_logits_is_that_of_older_transformers_at_every_moment(
+    model: Model, recompute: Any, dtype: Any, held: Any
+) -> None:
+    """In 4.48 the fp32 logits were copied without each sample's last token."""
+    pytest.importorskip("torch")
+    mode = Mode(dtype=dtype, loss="eager-fp32-shifted", recompute=recompute, logits_held=held)
+    sizes = {"seq": 29, "micro_batch": 3}
+    plan = plan_of(model, mode, "fused", logits_held=held, **sizes)
+    seen = ways.track(model, mode, step="fused", **sizes)
+    told = plan.moments()["total"]
+    for moment, parts in seen.moments.items():
+        if moment in told:
+            assert told[moment] == parts["Total"], moment
+    assert plan.peak_bytes == seen.peak_bytes
+
+
 @pytest.mark.parametrize("loss", ["chunked", "chunked-output", "fused"])
 def test_parts_of_the_loss_by_number_and_by_tokens(loss: Any) -> None:
     model = Model.preset("gpt2-124m")

@@ -17,7 +17,7 @@ from labkit import extras
 from labkit.errors import UsageError
 from labkit.memory.jobs.adapter import Adapter
 from labkit.memory.jobs.trained import tape_name
-from labkit.memory.oracles import tracker
+from labkit.memory.oracles import tracker, ways
 from labkit.memory.oracles.tracker import Tracked
 from labkit.memory.plans.plan import Plan
 from labkit.memory.tape.mode import Mode
@@ -52,7 +52,7 @@ def settings_of(plan: Plan) -> dict[str, Any]:
         "weights used as they are stored, or autocast": recipe.autocast or recipe.compute is None,
         "everything on the device": places == {"device"},
         "no accumulation": recipe.accumulation == 1,
-        "a loss that is not chunked-output": job.mode.loss != "chunked-output",
+        f"a loss that is not {' or '.join(ways.LOSSES)}": job.mode.loss not in ways.LOSSES,
     }
     if missing := [rule for rule, holds in reasons.items() if not holds]:
         raise UsageError(f"oracle 'fake' needs {'; '.join(missing)} where parameters are frozen")

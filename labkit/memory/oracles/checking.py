@@ -63,7 +63,7 @@ def _fake(plan: Plan) -> Rows:
     if plan.traced:
         return _traced(plan)
     offload = plan.batch is not None and plan.batch.offload_activations != "device"
-    in_parts = plan.batch is not None and plan.batch.loss == "chunked-output"
+    in_parts = plan.batch is not None and plan.batch.loss in ways.LOSSES
     _refuse_uneven_chunks(plan)
     frozen = "trained" in plan.estimate.job.arguments
     if (plan.recipe.in_backward or offload or in_parts) and not frozen:
@@ -71,7 +71,7 @@ def _fake(plan: Plan) -> Rows:
         if settings.pop("parallel") is not None:
             raise UsageError(
                 "oracle 'fake' needs one rank where activations are offloaded or the loss is"
-                " chunked-output"
+                f" {' or '.join(ways.LOSSES)}"
             )
         seen = ways.track(**settings, offload=offload)
     elif not frozen:
@@ -173,14 +173,14 @@ def _gloo(plan: Plan) -> Rows:
 
 def _cuda(plan: Plan) -> Rows:
     """The peak of one step by the allocator's own count, after a first that makes the states."""
-    from labkit.memory.oracles import cuda
+    from labkit.memory.oracles import cuda, ways
 
     _refuse_adapter(plan, "cuda")
     job = plan.estimate.job
-    if plan.recipe.in_backward or job.mode.offload or job.mode.loss == "chunked-output":
+    if plan.recipe.in_backward or job.mode.offload or job.mode.loss in ways.LOSSES:
         raise UsageError(
             "oracle 'cuda' takes its step after the backward pass, keeps activations on the device"
-            " and runs no chunked-output: give oracle 'fake'"
+            f" and runs no {' or '.join(ways.LOSSES)}: give oracle 'fake'"
         )
     return [("peak", float(plan.peak_bytes), float(cuda.peak_of(plan, cuda.gpu())))]
 
