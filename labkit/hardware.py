@@ -61,6 +61,25 @@ def accelerator(name: str) -> Accelerator:
     return _pick("accelerator", Accelerator, name)
 
 
+def named_in(text: str) -> str | None:
+    """The name of the accelerator that a text speaks of, whatever memory it says.
+
+    It is None where the text names none that is known, or several.
+
+    >>> named_in("8x NVIDIA H100 80GB HBM3"), named_in("V100 or A100"), named_in("not said")
+    ('H100-80GB', None, None)
+    """
+    kinds: dict[str, str] = {}
+    for name in files.named(files.shipped("data/hardware.yaml"), Accelerator, "accelerators"):
+        kinds.setdefault(_SIZE.sub("", name), name)
+    found = [
+        name
+        for kind, name in kinds.items()
+        if re.search(rf"(?<!\w){kind.replace('-', '[- ]')}(?!\w)", str(text))
+    ]
+    return found[0] if len(found) == 1 else None
+
+
 def link(name: str) -> Link:
     """Look up the link of that name; it raises as :func:`accelerator` does."""
     return _pick("link", Link, name)

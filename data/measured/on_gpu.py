@@ -255,7 +255,7 @@ def _beside(plan: Plan, allocated: int, meter: cuda.Meter) -> Row:
     job = plan.estimate.job
     names = ("seq", "micro_batch", "recompute", "attention", "loss")
     reserved = None if meter.reserved is None else meter.reserved()
-    predicted = int(plan.peak_bytes)
+    predicted = int(cuda.on_card(plan, meter.about.get("gpu", "")).peak_bytes)
     return {
         "model": job.model.name,
         "recipe": plan.recipe.name,

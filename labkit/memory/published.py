@@ -8,10 +8,8 @@ allocated byte.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from dataclasses import field, replace
-from functools import lru_cache
 from pathlib import Path
 from typing import Any, Literal
 
@@ -19,6 +17,7 @@ import pandas as pd
 
 from labkit import files, quantities
 from labkit.errors import not_among
+from labkit.hardware import named_in
 from labkit.kit.describe import Positive, checked, description
 from labkit.memory.jobs.adapter import Adapter
 from labkit.memory.plans.frameworks import framework
@@ -58,7 +57,7 @@ class Peak:
         if "adapter" in said:
             given = said["adapter"]
             said["adapter"] = Adapter(**{**given, "targets": tuple(given["targets"])})
-        plan = framework(self.framework).plan(model, card=card_of(self.gpu), **said)
+        plan = framework(self.framework).plan(model, card=named_in(self.gpu), **said)
         return plan if rank is None else replace(plan, rank=rank)
 
     def predicted(self) -> tuple[str, float]:
@@ -70,26 +69,6 @@ class Peak:
         reserved = self.kind == "reserved"
         return plan.peak_moment, plan.reserved_bytes if reserved else plan.peak_bytes
 
-
-@lru_cache(maxsize=256)
-def card_of(gpu: str) -> str | None:
-    """The accelerator that a text names, of those that are known; None for none or for several.
-
-    >>> card_of("8x H100 (95 GiB)"), card_of("4 GPUs (not said)"), card_of("V100 or A100")
-    ('H100-80GB', None, None)
-    """
-    kinds: dict[str, str] = {}
-    for name in files.load_yaml(files.shipped("data/hardware.yaml"))["accelerators"]:
-        kinds.setdefault(_MEMORY.sub("", name), name)
-    found = [
-        name
-        for kind, name in kinds.items()
-        if re.search(rf"(?<!\w){kind.replace('-', '[- ]')}(?!\w)", gpu)
-    ]
-    return found[0] if len(found) == 1 else None
-
-
-_MEMORY = re.compile(r"-\d+GB$")
 
 TRACED = "data/measured/traced_peaks.yaml"
 """Peaks of architectures that are traced, each of which takes seconds."""

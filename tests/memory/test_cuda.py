@@ -101,3 +101,11 @@ def test_plans_of_many_ranks_are_refused() -> None:
     meter = cuda.Meter(device="cpu", start=lambda: None, peak=lambda: 0, about={})
     with pytest.raises(UsageError, match="one rank"):
         cuda.peak_of(plan, meter)
+
+
+def test_a_card_that_is_known_has_its_workspaces_beside_the_estimate() -> None:
+    plan = Plan(model=TINY, batch=Batch(seq=8))
+    for gpu, size in (("NVIDIA H100 80GB HBM3", 2**25), ("NVIDIA A100-SXM4-80GB", 8_519_680)):
+        assert cuda.on_card(plan, gpu).peak_bytes - plan.peak_bytes == 2 * size
+    assert cuda.on_card(plan, "AMD Instinct MI300X").peak_bytes == plan.peak_bytes
+    assert cuda.on_card(plan, "a card of 2031") == plan

@@ -196,7 +196,7 @@ def _all_that_fits(job: Job, room: Room) -> Report:
     best = None
     if largest is not None:
         assert plan.batch is not None
-        best = replace(plan, batch=replace(plan.batch, **{asked: largest}))
+        best = replace(plan, batch=replace(plan.batch, micro_batch=largest))
     usable = room.usable_bytes(plan)
     sure = certainty.of(best or plan, job.framework)
     return Report(

@@ -182,7 +182,9 @@ def _cuda(plan: Plan) -> Rows:
             "oracle 'cuda' takes its step after the backward pass, keeps activations on the device"
             f" and runs no {' or '.join(ways.LOSSES)}: give oracle 'fake'"
         )
-    return [("peak", float(plan.peak_bytes), float(cuda.peak_of(plan, cuda.gpu())))]
+    meter = cuda.gpu()
+    predicted = cuda.on_card(plan, meter.about["gpu"]).peak_bytes
+    return [("peak", float(predicted), float(cuda.peak_of(plan, meter)))]
 
 
 ORACLES = {"fake": _fake, "gloo": _gloo, "cuda": _cuda}

@@ -15,7 +15,7 @@ import argparse
 import platform
 import sys
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -26,7 +26,9 @@ import pandas as pd
 from labkit import extras
 from labkit.errors import UsageError
 from labkit.files import write_atomically
+from labkit.hardware import accelerator, named_in
 from labkit.memory.oracles import cases
+from labkit.memory.plans import workspaces
 from labkit.memory.plans.plan import Plan
 
 FILE = "memory_cuda.csv"
@@ -113,6 +115,18 @@ def trained(given: dict[str, Any], optimizer_of: Callable[[Any], Any], meter: Me
         return meter.peak()
 
 
+def on_card(plan: Plan, gpu: str) -> Plan:
+    """The plan with cuBLAS's workspaces on the card of that name, which the allocator counts too.
+
+    A card that is not known has none.
+    """
+    card = named_in(gpu)
+    if card is None or plan.batch is None:
+        return plan
+    size = workspaces.of_torch(accelerator(card))
+    return replace(plan, batch=replace(plan.batch, workspace_bytes=size))
+
+
 def measure(chosen: Iterable[Plan], meter: Meter) -> pd.DataFrame:
     """A row a plan: what it is, the predicted and the measured peak, the error, and the machine."""
     import torch
@@ -120,7 +134,7 @@ def measure(chosen: Iterable[Plan], meter: Meter) -> pd.DataFrame:
     rows = []
     for plan in chosen:
         job = plan.estimate.job
-        predicted = int(plan.peak_bytes)
+        predicted = int(on_card(plan, meter.about.get("gpu", "")).peak_bytes)
         seen = peak_of(plan, meter)
         rows.append(
             {"model": job.model.name, "recipe": plan.recipe.name, "step": plan.recipe.step}
