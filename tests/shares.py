@@ -15,10 +15,19 @@ from typing import Any
 
 import pytest
 
-APART = ("test_standins",)
+APART = ("workbook/test_standins.py",)
 """Modules each of whose tests is a scope: they take as long as the notebooks that they execute."""
-EARLY = (*APART,)
-"""Modules that take longest, by a hand's measure: none of them shall be the last to begin."""
+EARLY = (
+    *APART,
+    "workbook/test_cluster.py",
+    "workbook/test_runner.py",
+    "workbook/test_faults.py",
+    "tests/test_readme.py",
+    "memory/test_traced.py",
+    "memory/test_context_parallel.py",
+    "memory/test_recipes.py",
+)
+"""The modules that take longest, those that mostly wait first: none shall be the last to begin."""
 
 
 @pytest.hookimpl(wrapper=True)
@@ -43,8 +52,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for path in dict.fromkeys(item.path for item in items if item.path.suffix == ".ipynb"):
         turns[path] = families[path.parent]
         families[path.parent] += 1
-    early = {name: place for place, name in enumerate(EARLY)}
-    items.sort(key=lambda i: (turns.get(i.path, len(turns)), early.get(i.path.stem, len(early))))
+    items.sort(key=lambda item: (turns.get(item.path, len(turns)), place_of(item.path)))
+
+
+def place_of(path: Path) -> int:
+    """A module's place among those that begin early; all others come after them."""
+    names = path.as_posix()
+    return next((n for n, name in enumerate(EARLY) if names.endswith(name)), len(EARLY))
 
 
 def scope_of(nodeid: str) -> str:
@@ -56,7 +70,7 @@ def scope_of(nodeid: str) -> str:
     'tests/workbook/test_standins.py::test_claims[zeus]'
     """
     scope = nodeid.rsplit("::", 1)[0]
-    return nodeid if Path(scope).stem in APART else scope
+    return nodeid if scope.endswith(APART) else scope
 
 
 @pytest.hookimpl(optionalhook=True)
