@@ -8,7 +8,6 @@ executed on its stand-in instead (a smoke run), and the summary says which ones 
 from __future__ import annotations
 
 import time
-from collections import Counter
 from collections.abc import Generator, Iterator
 from pathlib import Path
 from typing import Any
@@ -16,12 +15,12 @@ from typing import Any
 import hypothesis
 import pytest
 
-from tests.smoke import SMOKE, execute
+from tests.smoke import SMOKE, execute, without_cells
 
 hypothesis.settings.register_profile("unhurried", deadline=None)  # a busy machine is no failure
 hypothesis.settings.load_profile("unhurried")
 
-pytest_plugins = ["tests.published"]
+pytest_plugins = ["tests.published", "tests.shares"]
 
 
 def lacks_data(path: Path) -> bool:
@@ -29,7 +28,7 @@ def lacks_data(path: Path) -> bool:
     from labkit import datasets
     from labkit.workbook import notebooks
 
-    entries = notebooks.dataset_names(notebooks.read(path))
+    entries = notebooks.dataset_names(without_cells(path))
     return any(datasets.fingerprint(entry).startswith("stand-in:") for entry in entries)
 
 
@@ -52,7 +51,7 @@ def other_language(path: Path) -> str:
     """The language of the notebook's kernel where that is not Python; "" where it is."""
     from labkit.workbook import notebooks
 
-    name, language = notebooks.kernel(notebooks.read(path))
+    name, language = notebooks.kernel(without_cells(path))
     is_python = language == "python" or (not language and name.startswith("python"))
     return "" if is_python else language or name or "no kernel"
 
@@ -115,20 +114,6 @@ def is_spent(config: pytest.Config, share: float = 1.0) -> bool:
 def pytest_runtest_setup(item: pytest.Item) -> None:
     if is_spent(item.config):
         pytest.skip("no time left in --budget")
-
-
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Notebooks first, then their runs on stand-ins: long work, for which no core shall wait.
-
-    The first notebook of each family, then the second of each: notebooks that begin together use
-    different engines, so what numba compiles for one is stored when the next of its family begins.
-    """
-    turns: dict[Path, int] = {}
-    families: Counter[Path] = Counter()
-    for path in dict.fromkeys(item.path for item in items if item.path.suffix == ".ipynb"):
-        turns[path] = families[path.parent]
-        families[path.parent] += 1
-    items.sort(key=lambda i: (turns.get(i.path, len(turns)), i.path.stem != "test_standins"))
 
 
 @pytest.hookimpl(wrapper=True)

@@ -236,8 +236,10 @@ def _as_text(value: Any) -> str:
     """Accept a text that can be written; half of a surrogate pair cannot."""
     if not isinstance(value, str):
         raise Refused
-    if not value.isascii() and any("\ud800" <= letter <= "\udfff" for letter in value):
-        raise Refused("half of a surrogate pair is no letter")
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        raise Refused("half of a surrogate pair is no letter") from None
     return value
 
 

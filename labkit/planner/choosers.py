@@ -30,12 +30,8 @@ def _sum_of(layouts: Layouts, num_microbatches: int) -> Problem:
     """A choice of layouts in seconds a microbatch: gradients count once an iteration."""
     nodes = {}
     for operator in layouts.network.operators:
-        seconds = []
-        for layout in layouts.choices[operator.name]:
-            gradients_s = layouts.gradients_s(operator, layout)
-            rest_s = layouts.node_s(operator, layout) - gradients_s
-            seconds.append(rest_s + gradients_s / num_microbatches)
-        nodes[operator.name] = np.array(seconds)
+        whole_s, gradients_s = layouts.nodes_s(operator)
+        nodes[operator.name] = (whole_s - gradients_s) + gradients_s / num_microbatches
     problem = layouts.problem
     return Problem(choices=problem.choices, node_costs=nodes, edge_costs=problem.edge_costs)
 

@@ -438,10 +438,7 @@ class Layouts:
     @cached_property
     def problem(self) -> Problem:
         """The choice of a layout for each operator, in seconds a step."""
-        nodes = {}
-        for operator in self.network.operators:
-            options = self.choices[operator.name]
-            nodes[operator.name] = np.array([self.node_s(operator, layout) for layout in options])
+        nodes = {operator.name: self.nodes_s(operator)[0] for operator in self.network.operators}
         edges = {pair: self.transfers_s(*pair) for pair in self.network.edges}
         names = {name: tuple(map(_words, ways)) for name, ways in self.choices.items()}
         return Problem(choices=names, node_costs=nodes, edge_costs=edges)
@@ -503,6 +500,27 @@ class Layouts:
                 moving_s = rings * num_bytes / level.bandwidth_bytes_per_s
                 seconds = max(seconds, waits_s + moving_s)
         return seconds
+
+    def nodes_s(self, operator: Operator) -> np.ndarray:
+        """Seconds of an operator in each of its layouts, and those of its gradients alone.
+
+        Operators of the same sizes share them: the blocks of a network are alike.
+
+        Returns:
+            Shape (2, layouts).
+        """
+        options = self.choices[operator.name]
+        sizes = (
+            *(operator.kind, operator.depth, operator.window, operator.bias),
+            *(len(operator.inputs), *(operator.output[axis] for axis in AXES)),
+        )
+        rates = (self.fabric, self.flops_per_s, self.element_bytes)
+        key = ("node", sizes, rates, self.operator_s.get(operator.name), options)
+        if key not in self._tables:
+            whole_s = [self.node_s(operator, layout) for layout in options]
+            gradients_s = [self.gradients_s(operator, layout) for layout in options]
+            self._tables[key] = np.array([whole_s, gradients_s])
+        return self._tables[key]
 
     def node_s(self, operator: Operator, layout: Layout) -> float:
         """Seconds of an operator by itself: compute, sums over the depth, then gradients."""

@@ -28,6 +28,7 @@ import numpy as np
 from annotated_types import MinLen
 
 from labkit.errors import BadValue, UsageError
+from labkit.kit.compiled import njit
 from labkit.kit.describe import Count, Positive, Whole, checked, description
 from labkit.planner.latency import Flush, Search
 from labkit.planner.throughput import Stage
@@ -129,6 +130,33 @@ def _needed_bytes(table: StageTable, in_flight: int) -> np.ndarray:
     return table.bytes_per_stage + in_flight * table.bytes_per_microbatch
 
 
+@njit(cache=True)
+def _longer_s(
+    least_s: np.ndarray, stage_s: np.ndarray, may_have: np.ndarray, further: np.ndarray
+) -> np.ndarray:
+    """The least sums with one more stage before the others.
+
+    Args:
+        least_s: of the other stages, as ``[first layer, devices]``.
+        stage_s: of that stage, as ``[size of its mesh, first layer, end]``.
+        may_have: whether the others may have such devices, as ``[size of its mesh, devices]``.
+        further: how many places further on the devices are with the mesh's among them.
+    """
+    longer_s = np.full_like(least_s, np.inf)
+    for size in range(stage_s.shape[0]):
+        devices = np.flatnonzero(may_have[size])
+        for first in range(stage_s.shape[1]):
+            for end in range(first + 1, stage_s.shape[2]):
+                step_s = stage_s[size, first, end]
+                if step_s == np.inf:
+                    continue
+                for place in devices:
+                    sum_s = step_s + least_s[end, place]
+                    if sum_s < longer_s[first, place + further[size]]:
+                        longer_s[first, place + further[size]] = sum_s
+    return longer_s
+
+
 @dataclass(frozen=True, kw_only=True)
 class _Paths(Flush):
     """Shortest paths over stages, layers and devices, for the search in :mod:`.latency`.
@@ -223,22 +251,40 @@ class _Paths(Flush):
             least_s: without that stage, as ``[first layer, devices of each kind…]``.
             allowed_s: of that stage, as ``[mesh, first layer, end]``.
         """
-        longer_s = np.full_like(least_s, np.inf)
-        for mesh_devices, stage_s in zip(self.table.devices_by_kind, allowed_s, strict=True):
-            if (mesh_devices > self.num_devices).any() or not np.isfinite(stage_s).any():
-                continue
-            # The devices that the other stages may have, and the same with the mesh's among them.
-            others = tuple(
-                slice(0, count + 1 - used)
-                for count, used in zip(self.num_devices, mesh_devices, strict=True)
-            )
-            with_mesh = tuple(slice(used, None) for used in mesh_devices)
-            after_s = least_s[(slice(None), *others)]
-            flat_s = after_s.reshape(len(least_s), -1)  # [the stage's end, devices]
-            sums_s = (stage_s[:, :, None] + flat_s[None, :, :]).min(axis=1)
-            view = longer_s[(slice(None), *with_mesh)]
-            np.minimum(view, sums_s.reshape(after_s.shape), out=view)
-        return longer_s
+        flat_s = least_s.reshape(len(least_s), -1)
+        soonest_s = np.array([allowed_s[alike].min(axis=0) for alike in self._sizes[0]])
+        soonest_s = soonest_s.reshape(-1, *allowed_s.shape[1:])  # also where no mesh fits
+        longer_s = _longer_s(flat_s, soonest_s, self._places, self._steps)
+        return longer_s.reshape(least_s.shape)
+
+    @cached_property
+    def _sizes(self) -> tuple[list[np.ndarray], np.ndarray]:
+        """Meshes of the same devices, and those devices; without meshes that are too large."""
+        fits = (self.table.devices_by_kind <= self.num_devices).all(axis=1)
+        meshes = np.flatnonzero(fits)
+        devices, number = np.unique(self.table.devices_by_kind[meshes], axis=0, return_inverse=True)
+        number = number.reshape(-1)
+        return [meshes[number == size] for size in range(len(devices))], devices
+
+    @cached_property
+    def _places(self) -> np.ndarray:
+        """Whether the other stages may have so many devices of each kind beside a mesh.
+
+        Shape (sizes of meshes, all numbers of devices in one row).
+        """
+        by_devices = tuple(count + 1 for count in self.num_devices)
+        others = np.indices(by_devices).reshape(len(by_devices), -1)
+        room = np.array(self.num_devices)[None, :, None] - self._sizes[1][:, :, None]
+        return (others[None] <= room).all(axis=1)
+
+    @cached_property
+    def _steps(self) -> np.ndarray:
+        """How many places further on the devices are with those of a mesh among them."""
+        by_devices = tuple(count + 1 for count in self.num_devices)
+        strides = np.array(
+            [int(np.prod(by_devices[kind + 1 :])) for kind in range(len(by_devices))]
+        )
+        return self._sizes[1] @ strides
 
     def _path(
         self, least_s: list[np.ndarray], allowed_s: list[np.ndarray], num_stages: int

@@ -17,12 +17,13 @@ from labkit.workbook.export.site import write_site
 from labkit.workbook.review import anatomy
 from tests.browser.test_offline import browser, only_if_all, pytestmark
 from tests.export import synthetic
+from tests.smoke import without_cells
 
 ROOT = Path(__file__).resolve().parents[2]
 SIZED = {
     key: size
     for key, path in notebooks.paths(ROOT).items()
-    if (size := anatomy.Subject(ROOT, key, path, notebooks.read(path)).size)
+    if (size := anatomy.Subject(ROOT, key, path, without_cells(path)).size)
 }
 
 __all__ = ["browser", "pytestmark"]

@@ -10,29 +10,34 @@ from labkit.errors import BadValue
 
 TRACE = cluster.generate(300, num_gpus=16, load=1.1, rng=2)
 GPUS = cluster.Cluster.nodes(2)
-RUN = cluster.simulate(TRACE, GPUS, cluster.las2d())
 
 
-def test_completion_times_rise_to_all_jobs_beside_the_bound() -> None:
+@pytest.fixture(scope="module")
+def run() -> cluster.Run:
+    """Not at import: every worker of pytest imports this module, and would compile the engine."""
+    return cluster.simulate(TRACE, GPUS, cluster.las2d())
+
+
+def test_completion_times_rise_to_all_jobs_beside_the_bound(run: cluster.Run) -> None:
     least = cluster.bound(TRACE, GPUS)
     fifo = cluster.simulate(TRACE, GPUS, cluster.fifo())
-    fig = cluster.figure_jct([RUN, fifo], bound=least, title="x")
-    for line, run in zip(fig.data, (RUN, fifo), strict=True):
+    fig = cluster.figure_jct([run, fifo], bound=least, title="x")
+    for line, drawn in zip(fig.data, (run, fifo), strict=True):
         assert list(line.y) == sorted(line.y)
         assert line.y[-1] == 1
-        assert line.x[-1] == pytest.approx(run.jct_s.max(), rel=1e-5)
-        assert f"mean {run.jct_s.mean():,.0f} s" in line.name
+        assert line.x[-1] == pytest.approx(drawn.jct_s.max(), rel=1e-5)
+        assert f"mean {drawn.jct_s.mean():,.0f} s" in line.name
     assert fig.layout.shapes[0].x0 == pytest.approx(least.mean_jct_s, rel=1e-5)
     with pytest.raises(BadValue, match="one run or more"):
         cluster.figure_jct([])
 
 
-def test_the_timeline_holds_all_gpu_seconds() -> None:
-    fig = cluster.figure_timeline(RUN)
+def test_the_timeline_holds_all_gpu_seconds(run: cluster.Run) -> None:
+    fig = cluster.figure_timeline(run)
     held, asked = (np.array(line.y) for line in fig.data)
     hours = np.diff(fig.data[0].x).mean()
     assert (held.sum() * hours * 3600) == pytest.approx(TRACE.work_gpu_s.sum(), rel=1e-4)
-    waiting = (RUN.waits_s.sum(axis=1) * TRACE.column("gpus")).sum()
+    waiting = (run.waits_s.sum(axis=1) * TRACE.column("gpus")).sum()
     assert (asked.sum() * hours * 3600) == pytest.approx(waiting, rel=1e-4)
     assert held.max() <= GPUS.num_gpus * (1 + 1e-6)
 

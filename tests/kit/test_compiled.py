@@ -17,6 +17,7 @@ from labkit.cluster.policies import allocators
 from labkit.errors import BadValue
 from labkit.kit import compiled
 from labkit.papers import elasticflow, hare, synergy, tiresias
+from labkit.pipeline.planning import envpipe
 from labkit.serving.batching import groups
 from labkit.serving.device import kernels, timeline
 from labkit.serving.device.clients import Client, Gpu, Workload
@@ -127,6 +128,16 @@ def run_deadlines() -> None:
     cluster.simulate(trace, NODE, policy)
 
 
+def run_reconfiguring() -> None:
+    """Instructions of one device, each a thousand clocks below its ceiling."""
+    num = 20_000
+    waits = (np.arange(num), np.append(num, np.arange(num - 1)), np.full(num, num))
+    lags_s = (np.zeros(num), np.zeros(num))
+    clock_mhz = np.arange(1000, 0, -1.0)
+    row = np.full(num, 999)
+    envpipe._reconfigure(waits, lags_s, np.ones(1000), clock_mhz, row, np.zeros_like(row), True)
+
+
 LOOPS = [
     run_events,
     run_shares,
@@ -138,6 +149,7 @@ LOOPS = [
     run_packing,
     run_tasks,
     run_deadlines,
+    run_reconfiguring,
 ]
 
 

@@ -178,3 +178,15 @@ def test_threads_build_one_tree_at_a_time(monkeypatch: pytest.MonkeyPatch) -> No
     with ThreadPoolExecutor(3) as pool:
         list(pool.map(describe._typing_imports.__wrapped__, modules))
     assert most == [1, 1, 1]
+
+
+def test_half_of_a_surrogate_pair_is_no_text_and_all_letters_are() -> None:
+    @description
+    class Named:
+        name: str
+
+    for name in ("", "plain", "2 × sample", "\ue000", "😀"):
+        assert Named(name=name).name == name
+    for name in ("\ud83d", "a \udfff"):
+        with pytest.raises(BadValue, match="must be a text; got"):
+            Named(name=name)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any
 
 import pytest
@@ -36,6 +37,7 @@ def told(model: Model, mode: Mode, ranks: int, exchange: Any) -> Plan:
     return Plan(model=model, parallel=shared, recipe=plan.recipe, batch=plan.batch)
 
 
+@cache
 def seen(model: Model, mode: Mode, ranks: int, rank: int, exchange: str) -> Any:
     """torch's own program on one of the ranks, the others not there."""
     shared = ways.Shared(ranks, rank, gathers=exchange == "all-gather")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from math import prod
 
 import numpy as np
@@ -231,6 +232,22 @@ def test_weights_are_those_of_the_model(name: str) -> None:
     model = Model.preset(name)
     head = model.vocab * model.hidden if model.tied else 0  # counted as weights of its own
     assert weights == model.num_params + head
+
+
+def test_operators_of_one_size_share_their_seconds_and_no_others_do() -> None:
+    """Measured seconds are one operator's own; other devices or rates are other seconds."""
+    gpt = planner.network("gpt2-124m", batch=4, length=8, num_layers=2)
+    measured = next(o.name for o in gpt.operators if o.kind == "linear")
+    choice = split(gpt, 4, operator_s={measured: 1.0})
+    faster = replace(choice, flops_per_s=2 * choice.flops_per_s)
+    for each in (choice, faster):
+        for operator in gpt.operators:
+            ways = each.choices[operator.name]
+            whole_s, gradients_s = each.nodes_s(operator)
+            assert list(whole_s) == [each.node_s(operator, way) for way in ways]
+            assert list(gradients_s) == [each.gradients_s(operator, way) for way in ways]
+    tables = {id(choice.nodes_s(operator)) for operator in gpt.operators}
+    assert len(tables) < len(gpt.operators) * 2 / 3
 
 
 def test_bytes_on_levels_are_those_that_the_table_adds_up() -> None:

@@ -7,13 +7,13 @@ import pytest
 from labkit.files import project_root
 from labkit.workbook import notebooks
 from labkit.workbook.review import claims, ranges, tally
-from tests.smoke import execute
+from tests.smoke import execute, without_cells
 
 ROOT = project_root()
 WITH_DATA = [
     key
     for key, path in notebooks.paths(ROOT).items()
-    if notebooks.dataset_names(notebooks.read(path))
+    if notebooks.dataset_names(without_cells(path))
 ]
 
 # Parameters without whose defaults a notebook judges no claim, as it says; `make tried` moves them.

@@ -7,10 +7,10 @@ from typing import Literal
 import numpy as np
 
 from labkit.errors import UsageError
+from labkit.kit.compiled import hear, njit
 from labkit.kit.describe import Count, checked
 from labkit.pipeline.profiles.clocks import Choice, Task, max_clock_rows, valley_rows
 from labkit.pipeline.profiles.profile import EnergyProfile
-from labkit.pipeline.scheduling.graph import critical_path, longest_to
 from labkit.pipeline.scheduling.schedule import BACKWARD, FORWARD, Schedule
 
 Reconfigure = Literal["balanced", "greedy", "none"]
@@ -97,14 +97,74 @@ def choose_envpipe(task: Task, *, reconfigure: Reconfigure = "balanced") -> Choi
     if reconfigure == "none":
         return Choice(row)
     ceiling = np.where(envelope, row, top)
+    graph = schedule.graph
+    before_lag_s, needs_lag_s = task.lag_s or (np.zeros(len(graph)), np.zeros(len(graph)))
+    _reconfigure(
+        (graph.topological, graph.before, graph.needs),
+        (before_lag_s, needs_lag_s),
+        profile.time_s,
+        profile.clock_mhz.astype(float),
+        row,
+        ceiling,
+        reconfigure == "greedy",
+    )
+    return Choice(row)
+
+
+@njit(cache=True)
+def _reconfigure(
+    waits: tuple[np.ndarray, np.ndarray, np.ndarray],
+    lags_s: tuple[np.ndarray, np.ndarray],
+    time_s: np.ndarray,
+    clock_mhz: np.ndarray,
+    row: np.ndarray,
+    ceiling: np.ndarray,
+    is_greedy: bool,
+) -> None:
+    """Raise clocks on the critical path, step by step, until all of it is at its ceiling.
+
+    1. End every instruction as :func:`.graph.longest_to` does.
+    2. Go back along the path of :func:`.graph.critical_path`.
+    3. Raise what of it is below its ceiling: the last one, or those with the lowest clock.
+
+    Args:
+        waits: ``topological``, ``before`` and ``needs`` of the graph.
+        lags_s: as :func:`.graph.longest_to` takes them.
+        time_s, clock_mhz: of the profile's rows.
+        row: of each instruction; changed in place.
+        ceiling: the lowest row that an instruction may get.
+        is_greedy: whether the last one is raised by three steps, or all the slowest by one.
+    """
+    topological, before, needs = waits
+    before_lag_s, needs_lag_s = lags_s
+    n = len(row)
+    end_s = np.zeros(n + 1)
+    slow = np.empty(n, dtype=np.int64)
+    step = 0
     while True:
-        end_s = longest_to(schedule.graph, profile.time_s[row], task.lag_s)
-        path = critical_path(schedule.graph, end_s, task.lag_s)
-        slow = path[row[path] > ceiling[path]]
-        if not len(slow):
-            return Choice(row)
-        if reconfigure == "balanced":
-            clock_mhz = profile.clock_mhz[row[slow]]
-            row[slow[clock_mhz == clock_mhz.min()]] -= 1
-        else:  # the one nearest to the path's end
-            row[slow[-1]] = max(row[slow[-1]] - 3, ceiling[slow[-1]])
+        step += 1
+        hear(step, 1 << 8)
+        for i in topological:  # 1
+            on_device_s = end_s[before[i]] + before_lag_s[i]
+            message_s = end_s[needs[i]] + needs_lag_s[i]
+            end_s[i] = max(on_device_s, message_s) + time_s[row[i]]
+        num_slow = 0
+        at = np.argmax(end_s[:n])  # 2
+        while at < n:
+            if row[at] > ceiling[at]:
+                slow[num_slow] = at
+                num_slow += 1
+            a = before[at]
+            b = needs[at]
+            on_device_s = end_s[a] + before_lag_s[at] if a < n else -1.0
+            message_s = end_s[b] + needs_lag_s[at] if b < n else -1.0
+            at = a if on_device_s >= message_s else b
+        if num_slow == 0:
+            return
+        if is_greedy:  # 3
+            row[slow[0]] = max(row[slow[0]] - 3, ceiling[slow[0]])
+            continue
+        lowest_mhz = clock_mhz[row[slow[:num_slow]]].min()
+        for i in slow[:num_slow]:
+            if clock_mhz[row[i]] == lowest_mhz:
+                row[i] -= 1
