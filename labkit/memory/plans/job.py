@@ -21,6 +21,7 @@ from labkit.memory.jobs.recipe import DTYPE_BYTES, Recipe
 from labkit.memory.jobs.states import Holding, rows_of
 from labkit.memory.jobs.trained import trained_of
 from labkit.memory.tape.mode import Mode, SequenceGather
+from labkit.memory.tape.older import OLDER
 from labkit.memory.tape.sizes import Shape, is_array, shape_of
 from labkit.memory.tape.trained import Trained
 from labkit.models import Model
@@ -37,9 +38,10 @@ def mode_of(model: Model, recipe: Recipe, batch: Batch, gather: SequenceGather =
     again = batch.recompute
     if isinstance(again, int):
         again = "full" if again == 1 else "every"  # type: ignore[assignment]
+    written_out = {"eager", "sdpa"} if "no-sdpa" in model.operators else {"eager"}
     return Mode(
         dtype="autocast" if recipe.autocast else narrow,  # type: ignore[arg-type]
-        attention="eager" if batch.attention == "eager" else "sdpa",
+        attention="eager" if batch.attention in written_out else "sdpa",
         recompute=again,  # type: ignore[arg-type]
         norm_fused=batch.norm_fused and "norm" not in model.operators,
         gelu_fused="gelu" not in model.operators,
@@ -47,6 +49,7 @@ def mode_of(model: Model, recipe: Recipe, batch: Batch, gather: SequenceGather =
         repeat_kv="repeat-kv" in model.operators,
         mask_added="mask" in model.operators,
         softmax_fp32="softmax-fp32" in model.operators,
+        older=tuple(name for name in model.operators if name in OLDER),
         loss=batch.loss,
         logits_held=batch.logits_held,
         sequence_gather=gather,
