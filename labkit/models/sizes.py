@@ -39,7 +39,7 @@ OPERATORS: dict[Operator, str] = {
     "norm-of-input": "RMSNorm scales its input, kept beside an fp32 copy of it",
     "norm-wide": "RMSNorm's product with its weight is in fp32",
     "clamp": "attention written out clamps its scores, which are kept once more",
-    "no-sdpa": "attention has no kernel of torch and is written out",
+    "no-sdpa": "attention knows no kernel of torch: sdpa is written out as eager is",
 }
 Size = Annotated[int, Le(2**40)]  # products of larger ones leave 64 bits
 SizeIfAny = Annotated[Size, Ge(0)]  # 0: there is none

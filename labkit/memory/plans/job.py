@@ -108,6 +108,7 @@ class Job:
                 f"attention must be sdpa or flash where cp is {self.parallel.cp}, got eager:"
                 " outputs of several ranks' keys are merged by a kernel's log of sums"
             )
+        self._check_older()
         if self.recipe.adapter is not None:
             self.recipe.adapter.check(self.model)
         if self.recipe.adapter is not None or self.recipe.trained:
@@ -168,6 +169,26 @@ class Job:
                 f"loss must not be fused where the step is {step}: its kernel makes the gradient of"
                 " the head's matrix in the forward pass"
             )
+
+    def _check_older(self) -> None:
+        """Refuse what older code of transformers does not do, or nobody ran with it."""
+        older = [name for name in self.model.operators if name in OLDER]
+        if not older:
+            return
+        batch = self.batch
+        whole = batch.recompute not in {"selective", "operators"}
+        device = batch.offload_activations == "device"
+        fields = {
+            "cp": (self.parallel.cp, 1, self.parallel.cp == 1),
+            "recompute": (batch.recompute, "none, full or a number", whole),
+            "offload_activations": (batch.offload_activations, "device", device),
+        }
+        for name, (value, valid, holds) in fields.items():
+            if not holds:
+                raise BadValue(
+                    f"{name} must be {valid} with the operators of older versions of transformers"
+                    f" ({', '.join(older)}), got {value}"
+                )
 
     def _check_frozen(self) -> None:
         """Refuse what the account does not know of frozen parameters."""

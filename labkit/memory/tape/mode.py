@@ -53,7 +53,7 @@ class Mode:
         mask_added: attention written out adds one mask that all layers share, instead of one
             boolean mask a layer that is kept. ``softmax_fp32``: its softmax runs in fp32.
         older: operators of transformers' code before 4.49
-            (:data:`labkit.memory.tape.older.OLDER`). A loss other than ``"eager-fp32"`` stands in
+            (``labkit.memory.tape.older.OLDER``). A loss other than ``"eager-fp32"`` stands in
             place of the model's own, and so of what is older in it.
         input_gradients: the embedding's output asks for a gradient, though the embedding is frozen.
         sequence_gather: :attr:`~labkit.memory.jobs.parallel.Parallel.sp_gather`.

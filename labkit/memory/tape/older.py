@@ -1,7 +1,8 @@
 """Operators of transformers' code before 4.49, which later versions do not run.
 
 As in :mod:`labkit.memory.tape.operators`, each method mirrors operators as torch 2.13 runs them on
-a CPU. Source: transformers 4.28 to 4.48, ``models/llama/modeling_llama.py``, read and run.
+a CPU. Which version runs which stands in :mod:`labkit.models.transformers_versions`. Source:
+transformers 4.28 to 4.48, ``models/llama/modeling_llama.py``, read and run.
 """
 
 from __future__ import annotations
