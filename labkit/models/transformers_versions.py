@@ -30,14 +30,12 @@ _FIRST: Operators = (
     "norm-of-input",
     "clamp",
 )
-_LATE: dict[Version, Operators] = {(4, 49): _REPEATED, (4, 54): _PLAIN}
 # By family, from which version on its modules run which operators.
 CHANGES: dict[str, dict[Version, Operators]] = {
     "gpt2": {
         (4, 28): ("shifted-loss", "narrow-loss", "no-sdpa"),
         (4, 42): ("shifted-loss", "narrow-loss"),
-        (4, 48): ("shifted-loss",),
-        (4, 49): (),
+        (4, 48): (),
         (4, 52): ("mask",),
     },
     "llama": {
@@ -47,11 +45,24 @@ CHANGES: dict[str, dict[Version, Operators]] = {
         (4, 35): _EAGER,
         (4, 36): _OWN,
         (4, 43): _SHIFTED,
-        **_LATE,
+        (4, 46): _REPEATED,
+        (4, 54): _PLAIN,
     },
-    "mistral": {(4, 34): _OF_SAMPLES, (4, 35): _EAGER, (4, 37): _OWN, (4, 48): _SHIFTED, **_LATE},
-    "mixtral": {(4, 36): _EAGER, (4, 37): _OWN, (4, 48): _SHIFTED, **_LATE},
-    "qwen2": {(4, 37): _OWN, (4, 45): _SHIFTED, **_LATE},
+    "mistral": {
+        (4, 34): _OF_SAMPLES,
+        (4, 35): _EAGER,
+        (4, 37): _OWN,
+        (4, 48): _REPEATED,
+        (4, 54): _PLAIN,
+    },
+    "mixtral": {
+        (4, 36): _EAGER,
+        (4, 37): _OWN,
+        (4, 46): (*_REPEATED, "own-tables"),
+        (4, 48): _REPEATED,
+        (4, 54): _PLAIN,
+    },
+    "qwen2": {(4, 37): _OWN, (4, 45): _SHIFTED, (4, 46): _REPEATED, (4, 54): _PLAIN},
     "deepseek_v3": {(4, 50): _REPEATED, (4, 54): _PLAIN},
     "qwen3": {(4, 51): _REPEATED, (4, 54): _PLAIN},
     "qwen3_moe": {(4, 51): _REPEATED, (4, 54): _PLAIN},
