@@ -21,6 +21,8 @@ EXPERTS_IN_GROUPS: Version = (5, 0)
 _PLAIN: Operators = ("norm", "mask", "softmax-fp32")
 _REPEATED: Operators = (*_PLAIN, "repeat-kv")
 _SHIFTED: Operators = (*_REPEATED, "shifted-loss")
+_BESIDE: Operators = (*_SHIFTED, "loss-beside")
+_LATE: dict[Version, Operators] = {(4, 49): _REPEATED, (4, 54): _PLAIN}
 _OWN: Operators = (*_SHIFTED, "own-tables")
 _EAGER: Operators = (*_OWN, "no-sdpa")
 _OF_SAMPLES: Operators = (*_EAGER, "mask-a-sample")
@@ -35,7 +37,8 @@ CHANGES: dict[str, dict[Version, Operators]] = {
     "gpt2": {
         (4, 28): ("shifted-loss", "narrow-loss", "no-sdpa"),
         (4, 42): ("shifted-loss", "narrow-loss"),
-        (4, 48): (),
+        (4, 48): ("shifted-loss", "loss-beside"),
+        (4, 49): (),
         (4, 52): ("mask",),
     },
     "llama": {
@@ -45,24 +48,24 @@ CHANGES: dict[str, dict[Version, Operators]] = {
         (4, 35): _EAGER,
         (4, 36): _OWN,
         (4, 43): _SHIFTED,
-        (4, 46): _REPEATED,
-        (4, 54): _PLAIN,
+        (4, 46): _BESIDE,
+        **_LATE,
     },
     "mistral": {
         (4, 34): _OF_SAMPLES,
         (4, 35): _EAGER,
         (4, 37): _OWN,
-        (4, 48): _REPEATED,
-        (4, 54): _PLAIN,
+        (4, 48): _BESIDE,
+        **_LATE,
     },
     "mixtral": {
         (4, 36): _EAGER,
         (4, 37): _OWN,
-        (4, 46): (*_REPEATED, "own-tables"),
-        (4, 48): _REPEATED,
-        (4, 54): _PLAIN,
+        (4, 46): (*_OWN, "loss-beside"),
+        (4, 48): _BESIDE,
+        **_LATE,
     },
-    "qwen2": {(4, 37): _OWN, (4, 45): _SHIFTED, (4, 46): _REPEATED, (4, 54): _PLAIN},
+    "qwen2": {(4, 37): _OWN, (4, 45): _SHIFTED, (4, 46): _BESIDE, **_LATE},
     "deepseek_v3": {(4, 50): _REPEATED, (4, 54): _PLAIN},
     "qwen3": {(4, 51): _REPEATED, (4, 54): _PLAIN},
     "qwen3_moe": {(4, 51): _REPEATED, (4, 54): _PLAIN},

@@ -136,6 +136,7 @@ def older() -> list[Any]:
         (biased, {**alike, "older": of_samples[1:], "dtype": "autocast"}, {"seq": 20}),
         (LLAMA, {**alike, **eager, "older": of_samples[1:]}, {"seq": 11, "micro_batch": 1}),
         (LLAMA, {**alike, "older": ("shifted-loss",), "logits_held": "compute"}, {"seq": 20}),
+        (LLAMA, {**alike, "older": ("shifted-loss", "loss-beside")}, {"seq": 20}),
         (GPT, {"older": ("shifted-loss", "narrow-loss")}, {"seq": 20}),
         (GPT, {"older": ("shifted-loss", "narrow-loss"), "dtype": "autocast", **full}, {"seq": 9}),
     ]

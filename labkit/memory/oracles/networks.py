@@ -125,6 +125,8 @@ class Decoder(nn.Module):
             self.held = logits
         if self.mode.loss == "vocab-parallel":
             return kernels.VocabParallelLoss.apply(logits.float(), targets, False).mean()
+        if self.mode.shifted and "loss-beside" in self.mode.older:
+            return older.shifted_loss(logits.float(), targets)
         if not (self.mode.shifted and "narrow-loss" in self.mode.older):
             logits = logits.float()
         if self.mode.loss == "vocab-parallel-copy":

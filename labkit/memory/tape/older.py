@@ -18,6 +18,7 @@ from labkit.models.sizes import Operator
 OLDER: tuple[Operator, ...] = (
     "shifted-loss",
     "narrow-loss",
+    "loss-beside",
     "own-tables",
     "mask-a-sample",
     "norm-of-input",

@@ -371,7 +371,7 @@ class Shadow(Network):
         logits = self.column(self.gathered(x), output, "input")
         if self.mode.logits_held == "compute":
             self.tape.held.append(logits)
-        if loss == "vocab-parallel":
+        if loss == "vocab-parallel" or (self.mode.shifted and "loss-beside" in self.mode.older):
             self.tape.local(logits)
         if not (self.mode.shifted and "narrow-loss" in self.mode.older):
             logits = self.ops.cast(logits, FP32)
