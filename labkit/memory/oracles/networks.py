@@ -99,7 +99,7 @@ class Decoder(nn.Module):
 
     def unit(self, first: int, size: int, x: Tensor, *tables: Tensor) -> Tensor:
         """Blocks ``first`` to ``first + size``; ``tables`` are all that they are given."""
-        mask = self.mask
+        mask: tuple[Tensor, ...] = self.mask
         if older.has_mask(self.mode):
             mask = tables[-1:]
             tables = tables[:-1]

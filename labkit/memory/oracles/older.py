@@ -44,10 +44,10 @@ class OwnTablesAttention(nn.Module):
         super().__init__()
         self.heads = model.heads
         self.kv_heads = model.kv_heads
-        sizes = {"query": model.query_size, "key": model.kv_size, "value": model.kv_size}
         bias = model.has_bias("qkv")
-        for name, size in sizes.items():
-            setattr(self, name, nn.Linear(model.hidden, size, bias=bias))
+        self.query = nn.Linear(model.hidden, model.query_size, bias=bias)
+        self.key = nn.Linear(model.hidden, model.kv_size, bias=bias)
+        self.value = nn.Linear(model.hidden, model.kv_size, bias=bias)
         self.out = nn.Linear(model.query_size, model.hidden, bias=model.has_bias("out"))
         self.core = partial(_kernel, repeated=mode.repeat_kv)
         if mode.attention == "eager":
