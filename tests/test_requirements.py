@@ -34,6 +34,7 @@ LOADS_AN_EXTRA = {
     "labkit.memory.oracles.kernels": "labkit.memory.oracles.checking",
     "labkit.memory.oracles.modules": "labkit.memory.oracles.checking",
     "labkit.memory.oracles.networks": "labkit.memory.oracles.checking",
+    "labkit.memory.oracles.older": "labkit.memory.oracles.checking",
     "labkit.memory.oracles.oracle": "labkit.memory.oracles.oracle",
     "labkit.memory.oracles.split_block": "labkit.kit.ranks",
     "labkit.memory.oracles.tracker": "labkit.memory.oracles.checking",

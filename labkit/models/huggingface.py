@@ -2,9 +2,7 @@
 
 What a configuration leaves out takes the default of the transformers library's configuration class
 where that default does not depend on the checkpoint; sizes are never guessed. Which operators its
-modules run depends on the version of transformers; without kernels from the hub and without a mask
-given to the model, dense kinds were run beside torch's tracker in the versions :data:`CHECKED`,
-kinds with experts in the last.
+modules run depends on the version of transformers (:mod:`labkit.models.transformers_versions`).
 """
 
 from __future__ import annotations
@@ -18,13 +16,16 @@ from typing import Any
 
 from labkit import files
 from labkit.errors import BadFile, BadValue, UsageError, in_short, not_among, shown
-
-Version = tuple[int, int]
-# The first and the last version whose modules were run, and those from which on they differ.
-CHECKED: tuple[Version, Version] = (4, 49), (5, 23)
-GPT2_ADDS_A_MASK = (4, 52)
-KEYS_IN_GROUPS = (4, 54)
-EXPERTS_IN_GROUPS = (5, 0)
+from labkit.models.transformers_versions import (
+    EXPERTS_IN_GROUPS,
+    LLAMA_WITHOUT_GROUPS,
+    NEWEST,
+    Version,
+    known,
+    nearest,
+    operators_of,
+    text,
+)
 
 
 class _Config:
@@ -94,36 +95,30 @@ def read(
     if not isinstance(kind, str) or kind not in READERS:
         raise not_among("model_type", kind, READERS)
     name = str(fields.get("_name_or_path") or fields.get("name_or_path") or kind)
-    version, remark = _version(transformers_version)
+    version, remark = _version(kind, transformers_version)
     model = READERS[kind](_Config(fields, version))
     if model.get("num_experts") and version < EXPERTS_IN_GROUPS:
-        remark += f", experts as of {_text(EXPERTS_IN_GROUPS)}"
-    source = f"Hugging Face {kind} configuration (transformers {_text(version)}{remark})"
+        remark += f", experts as of {text(EXPERTS_IN_GROUPS)}"
+    source = f"Hugging Face {kind} configuration (transformers {text(version)}{remark})"
     return {"name": name, "source": source, **model}
 
 
-def _version(given: str | None) -> tuple[Version, str]:
+def _version(kind: str, given: str | None) -> tuple[Version, str]:
     """Choose the version whose operators are taken: the one given, else the nearest to the
     installed.
 
     It returns what there is to say of that as well.
     """
     try:
-        text = metadata.version("transformers") if given is None else given
+        name = metadata.version("transformers") if given is None else given
     except metadata.PackageNotFoundError:
-        return CHECKED[1], ", since none is installed"
-    parts = re.match(r"(\d+)\.(\d+)(\.|$)", text)
+        return NEWEST, ", since none is installed"
+    parts = re.match(r"(\d+)\.(\d+)(\.|$)", name)
     wanted = (int(parts[1]), int(parts[2])) if parts else (0, 0)
-    version = min(max(wanted, CHECKED[0]), CHECKED[1])
+    version = nearest(kind, wanted)
     if version != wanted and given is not None:
-        valid = " to ".join(map(_text, CHECKED))
-        raise BadValue(f"transformers_version must be {valid}, got {shown(given)}")
-    return version, "" if version == wanted else f", the nearest checked to {text}, unverified"
-
-
-def _text(version: Version) -> str:
-    """Write a version's numbers with dots."""
-    return ".".join(map(str, version))
+        raise BadValue(f"transformers_version must be {known(kind)} for {kind}, got {shown(given)}")
+    return version, "" if version == wanted else f", the nearest checked to {name}, unverified"
 
 
 def fields_of(config: Mapping[str, Any] | str | Path) -> Mapping[str, Any]:
@@ -156,7 +151,7 @@ def _gpt2(config: _Config) -> dict[str, Any]:
     config.only("add_cross_attention", False)
     config.only("activation_function", "gelu_new", "gelu", "gelu_pytorch_tanh")
     written_out = config.fields.get("activation_function", "gelu_new") == "gelu_new"
-    operators = {"mask": config.version >= GPT2_ADDS_A_MASK, "gelu": written_out}
+    gelu = ("gelu",) if written_out else ()
     sizes = config.sizes(
         num_layers="n_layer",
         hidden="n_embd",
@@ -167,7 +162,7 @@ def _gpt2(config: _Config) -> dict[str, Any]:
     return sizes | {
         "ffn": config.size("n_inner", 4 * sizes["hidden"]),
         "tied": config.flag("tie_word_embeddings", True),
-        "operators": tuple(name for name, runs in operators.items() if runs),
+        "operators": (*operators_of("gpt2", config.version), *gelu),
     }
 
 
@@ -185,9 +180,14 @@ def _llama(config: _Config) -> dict[str, Any]:
     if heads < 1:
         raise UsageError(f"num_attention_heads must be >= 1, got {heads}")
     attention = config.flag("attention_bias", False)
-    repeated = () if config.version >= KEYS_IN_GROUPS else ("repeat-kv",)
+    kv_heads = config.size("num_key_value_heads", heads)
+    if config.version < LLAMA_WITHOUT_GROUPS and kv_heads != heads:
+        raise UsageError(
+            f"num_key_value_heads must be num_attention_heads ({heads}) before transformers"
+            f" {text(LLAMA_WITHOUT_GROUPS)}, got {kv_heads}"
+        )
     return sizes | {
-        "kv_heads": config.size("num_key_value_heads", heads),
+        "kv_heads": kv_heads,
         "head_dim": config.size("head_dim", sizes["hidden"] // heads),
         "tied": config.flag("tie_word_embeddings", False),
         "bias": False,
@@ -197,7 +197,7 @@ def _llama(config: _Config) -> dict[str, Any]:
         "mlp": "swiglu",
         "norm": "rmsnorm",
         "fused_qkv": False,
-        "operators": ("norm", "mask", "softmax-fp32", *repeated),
+        "operators": operators_of(config.kind, config.version),
     }
 
 

@@ -11,13 +11,37 @@ from labkit.kit.describe import checked, description
 from labkit.models.tensors import TensorShape
 
 # What a model's code may compute by other operators than the usual kernels.
-Operator = Literal["norm", "gelu", "repeat-kv", "mask", "softmax-fp32"]
+Operator = Literal[
+    "norm",
+    "gelu",
+    "repeat-kv",
+    "mask",
+    "softmax-fp32",
+    "shifted-loss",
+    "narrow-loss",
+    "loss-beside",
+    "own-tables",
+    "mask-a-sample",
+    "norm-of-input",
+    "norm-wide",
+    "clamp",
+    "no-sdpa",
+]
 OPERATORS: dict[Operator, str] = {
     "norm": "RMSNorm is written out in fp32, not one kernel",
     "gelu": "GELU's tanh approximation is written out, not one kernel",
     "repeat-kv": "keys and values are copied for all query heads before attention's kernel",
     "mask": "attention written out adds one mask that all layers share",
     "softmax-fp32": "attention written out has its softmax in fp32",
+    "shifted-loss": "the loss copies the logits without each sample's last token",
+    "narrow-loss": "the loss is of logits in the format of matrix products, not fp32",
+    "loss-beside": "the logits stay beside their fp32 copy while the loss is computed",
+    "own-tables": "each layer makes and keeps rotary tables of its own",
+    "mask-a-sample": "the added mask is made anew in each step, for each sample",
+    "norm-of-input": "RMSNorm scales its input, kept beside an fp32 copy of it",
+    "norm-wide": "RMSNorm's product with its weight is in fp32",
+    "clamp": "attention written out clamps its scores, which are kept once more",
+    "no-sdpa": "attention knows no kernel of torch: sdpa is written out as eager is",
 }
 Size = Annotated[int, Le(2**40)]  # products of larger ones leave 64 bits
 SizeIfAny = Annotated[Size, Ge(0)]  # 0: there is none

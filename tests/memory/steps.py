@@ -108,6 +108,41 @@ def others() -> list[Any]:
     return [
         param(model, Mode(**choices), {"seq": 30, "micro_batch": 4, **sizes})
         for model, choices, sizes in rows
+    ] + older()
+
+
+def older() -> list[Any]:
+    """Operators of transformers before 4.49: each version's that differ from the next's."""
+    of_samples = ("mask-a-sample", "own-tables", "shifted-loss")
+    first = (*of_samples, "narrow-loss", "norm-of-input", "clamp")  # 4.28, 4.29
+    last = (*first, "norm-wide")  # 4.30
+    eager = {"attention": "eager", "mask_added": True, "softmax_fp32": True}
+    alike = {"mask_added": True, "softmax_fp32": True, "repeat_kv": True}
+    biased = LLAMA.resized(qkv_bias=True, num_layers=5)
+    full = {"recompute": "full"}
+    rows: list[tuple[Model, dict[str, Any], dict[str, Any]]] = [
+        (UNGROUPED, {**eager, "older": last}, {"seq": 30, "micro_batch": 4}),
+        (UNGROUPED, {**eager, "older": last, **full}, {"seq": 21, "micro_batch": 3}),
+        (UNGROUPED, {**eager, "older": last, "dtype": "fp32"}, {"seq": 12, "micro_batch": 2}),
+        (UNGROUPED, {**eager, "older": last, "dtype": "autocast"}, {"seq": 17, "micro_batch": 1}),
+        (UNGROUPED, {**eager, "older": first}, {"seq": 17, "micro_batch": 1}),
+        (UNGROUPED, {**eager, "older": first, "dtype": "autocast", **full}, {"seq": 30}),
+        (
+            LLAMA.resized(num_layers=4),
+            {**eager, "older": of_samples, **full},
+            {"seq": 9, "group": 2},
+        ),
+        (biased, {**eager, "older": of_samples, "recompute": "every"}, {"seq": 20, "period": 2}),
+        (biased, {**alike, "older": of_samples[1:], "dtype": "autocast"}, {"seq": 20}),
+        (LLAMA, {**alike, **eager, "older": of_samples[1:]}, {"seq": 11, "micro_batch": 1}),
+        (LLAMA, {**alike, "older": ("shifted-loss",), "logits_held": "compute"}, {"seq": 20}),
+        (LLAMA, {**alike, "older": ("shifted-loss", "loss-beside")}, {"seq": 20}),
+        (GPT, {"older": ("shifted-loss", "narrow-loss")}, {"seq": 20}),
+        (GPT, {"older": ("shifted-loss", "narrow-loss"), "dtype": "autocast", **full}, {"seq": 9}),
+    ]
+    return [
+        param(model, Mode(norm_fused=False, **choices), {"micro_batch": 3, **sizes})
+        for model, choices, sizes in rows
     ]
 
 

@@ -27,11 +27,14 @@ from labkit.memory import (
     offload,
     updated_step,
 )
+from labkit.models.transformers_versions import operators_of
 from tests.memory.models import check_sweep, llama_of_transformers
-from tests.memory.steps import GPT, LLAMA
+from tests.memory.steps import GPT, LLAMA, UNGROUPED
 
 EVERY = ("q", "k", "v", "o", "gate", "up", "down")
 DEEP = LLAMA.resized(num_layers=9)
+FIRST_LLAMA = replace(UNGROUPED, operators=operators_of("llama", (4, 30)))
+SECOND_LLAMA = replace(LLAMA, operators=operators_of("llama", (4, 31)))
 BATCH = Batch(seq=16, micro_batch=2)
 AUTOCAST = {"compute": "bf16", "autocast": True, "parameters": "fp32"}
 FORMATS: dict[str, dict[str, Any]] = {
@@ -78,6 +81,9 @@ CASES = [
     ),
     (LLAMA, Adapter(rank=4, targets=EVERY), "fp32 on bf16", {"recompute": "operators"}),
     (LLAMA, Adapter(rank=4, targets=EVERY), "bf16", {"loss": "chunked"}),
+    (FIRST_LLAMA, Adapter(rank=4), "fp32 on bf16", {"recompute": "full"}),
+    (FIRST_LLAMA, Adapter(rank=4), "bf16", {}),
+    (SECOND_LLAMA, Adapter(rank=4), "autocast", {}),
 ]
 
 

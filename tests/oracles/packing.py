@@ -26,7 +26,7 @@ from labkit.models import Model
 
 STORED = Path(__file__).parent / "stored" / "packing.json"
 LIVE_OF = 8  # one step of so many runs live
-SOURCES = ("blocks", "kernels", "networks", "tracker")
+SOURCES = ("blocks", "kernels", "networks", "older", "tracker")
 _TRACK = tracker.track  # a test may put :func:`step` in its place
 Case = tuple[Model, Mode, tuple[tuple[str, Any], ...]]
 

@@ -22,6 +22,14 @@ from typing import Any
 STORED = Path(__file__).parent / "stored" / "transformers_peaks.json"
 # transformers: tokenizers, huggingface_hub
 VERSIONS = {
+    "4.28.1": ("0.13.3", "0.17.3"),
+    "4.30.2": ("0.13.3", "0.17.3"),
+    "4.31.0": ("0.13.3", "0.17.3"),
+    "4.35.2": ("0.15.2", "0.23.5"),
+    "4.37.2": ("0.15.2", "0.23.5"),
+    "4.42.4": ("0.19.1", "0.35.3"),
+    "4.46.3": ("0.20.3", "0.35.3"),
+    "4.48.3": ("0.21.4", "0.35.3"),
     "4.49.0": ("0.21.4", "0.35.3"),
     "4.51.3": ("0.21.4", "0.35.3"),
     "4.52.4": ("0.21.4", "0.35.3"),
@@ -52,6 +60,8 @@ CONFIGS: dict[str, tuple[str, dict[str, Any]]] = {
     "qwen3_moe": ("Qwen3MoeConfig", SIZES | EXPERTS),
 }
 Case = tuple[str, str, str, bool]  # kind, number format, attention, whether layers are recomputed
+HAVE_SDPA = {"gpt2": (4, 42), "llama": (4, 36), "mistral": (4, 37)}
+EXIST = {"mistral": (4, 34)}
 OLDER: tuple[Case, ...] = tuple(
     product(("gpt2", "llama", "mistral"), ("bf16", "autocast"), ("sdpa", "eager"), (False, True))
 )
@@ -73,6 +83,42 @@ def no_packing() -> Iterator[None]:
         yield
 
 
+def numbers(version: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in version.split(".")[:2])
+
+
+def cases_of(version: str) -> list[Case]:
+    """Older cases that there are: kinds and kernels of attention came one by one."""
+    since = numbers(version)
+    return [
+        case
+        for case in OLDER
+        if since >= EXIST.get(case[0], (0, 0))
+        and (case[2] == "eager" or since >= HAVE_SDPA[case[0]])
+    ]
+
+
+def sizes_of(kind: str, version: str) -> tuple[str, dict[str, Any]]:
+    """The configuration class of a kind and its sizes; Llama had no groups of heads at first."""
+    name, sizes = CONFIGS[kind]
+    if kind == "llama" and numbers(version) < (4, 31):
+        sizes = {key: size for key, size in sizes.items() if key != "num_key_value_heads"}
+    return name, sizes
+
+
+@contextlib.contextmanager
+def checkpoints_of_today() -> Iterator[None]:
+    """Checkpoints that are not reentrant, which versions before 4.35 could not be asked for."""
+    from functools import partial
+    from unittest import mock
+
+    from torch.utils import checkpoint
+
+    today = partial(checkpoint.checkpoint, use_reentrant=False)
+    with mock.patch.object(checkpoint, "checkpoint", today):
+        yield
+
+
 def tracked(kind: str, recipe: str, attention: str, checkpointed: bool) -> int:
     """The peak of one step of the library's own module, in bytes."""
     import torch
@@ -87,17 +133,23 @@ def tracked(kind: str, recipe: str, attention: str, checkpointed: bool) -> int:
             total = sum(snapshot["Total"] for snapshot in self._curr_mem_snap.values())
             self.peak = max(self.peak, total)
 
-    name, sizes = CONFIGS[kind]
+    version = transformers.__version__
+    name, sizes = sizes_of(kind, version)
     config = getattr(transformers, name)(**sizes, use_cache=False)
-    word = "torch_dtype" if transformers.__version__.startswith("4.") else "dtype"
-    dtype = {word: torch.bfloat16 if recipe == "bf16" else torch.float32}
-    with FakeTensorMode(), no_packing():
-        network = transformers.AutoModelForCausalLM.from_config(
-            config, attn_implementation=attention, **dtype
-        )
+    word = "torch_dtype" if version.startswith("4.") else "dtype"
+    given = {word: torch.bfloat16 if recipe == "bf16" else torch.float32}
+    if numbers(version) >= (4, 36):
+        given["attn_implementation"] = attention
+    first = numbers(version) < (4, 35)
+    with (
+        FakeTensorMode(),
+        no_packing(),
+        checkpoints_of_today() if first else contextlib.nullcontext(),
+    ):
+        network = transformers.AutoModelForCausalLM.from_config(config, **given)
         network.train()
         if checkpointed:
-            network.gradient_checkpointing_enable({"use_reentrant": False})
+            network.gradient_checkpointing_enable(*([] if first else [{"use_reentrant": False}]))
         optimizer = torch.optim.AdamW(network.parameters(), foreach=True)
         for parameter in network.parameters():
             parameter.grad = torch.empty_like(parameter)
@@ -119,9 +171,18 @@ def label(case: Case) -> str:
     return f"{kind} {recipe} {attention} {'recomputed' if checkpointed else 'kept'}"
 
 
-def configuration(kind: str) -> dict[str, Any]:
+def configuration(kind: str, version: str = "5.0") -> dict[str, Any]:
     """What a ``config.json`` of that kind says."""
-    return {"model_type": kind, **CONFIGS[kind][1]}
+    return {"model_type": kind, **sizes_of(kind, version)[1]}
+
+
+def without_checks() -> None:
+    """Spare an older version its wish for older libraries that no model asks for."""
+    from types import ModuleType
+
+    stub = ModuleType("transformers.dependency_versions_check")
+    stub.dep_version_check = lambda *_: None  # type: ignore[attr-defined]
+    sys.modules[stub.__name__] = stub
 
 
 def of_version(version: str, folder: Path) -> dict[str, int]:
@@ -144,7 +205,11 @@ def of_version(version: str, folder: Path) -> dict[str, int]:
 
 def main() -> None:
     if sys.argv[1:] == ["--older"]:
-        print(json.dumps({label(case): tracked(*case) for case in OLDER}))
+        without_checks()
+        import transformers
+
+        cases = cases_of(transformers.__version__)
+        print(json.dumps({label(case): tracked(*case) for case in cases}))
         return
     import torch
 

@@ -22,6 +22,7 @@ from labkit.memory.plans.plan import FIELDS, Plan
 from labkit.memory.traced.network import networks
 from labkit.models import Model, presets
 from labkit.models.huggingface import READERS, fields_of
+from labkit.models.transformers_versions import known
 from labkit.quantities import MIB, format_bytes
 
 # What a plan is where no framework is named: no defaults of anybody's, no allowances.
@@ -240,7 +241,12 @@ class Job(Spread):
     ]
 
     transformers_version: Annotated[
-        str | None, option("Whose modules a config.json is for. Default: the installed version's.")
+        str | None,
+        option(
+            "Whose modules a config.json is for, such as 4.30. Default: the installed version's."
+            f" Llama: {known('llama')}; GPT-2: {known('gpt2')}; Mistral: {known('mistral')};"
+            f" Mixtral: {known('mixtral')}; Qwen2: {known('qwen2')}."
+        ),
     ] = None
     architecture: Annotated[
         str | None,

@@ -20,6 +20,7 @@ from torch.utils.checkpoint import (
 )
 
 from labkit.memory.oracles import kernels
+from labkit.memory.oracles.older import NormOfInput, OwnTablesAttention
 from labkit.memory.tape.mode import Mode
 from labkit.models import Model
 
@@ -75,6 +76,8 @@ class RmsNorm(nn.Module):
 
 def norm_of(model: Model, mode: Mode) -> nn.Module:
     """The norm between the parts of the model's blocks."""
+    if model.norm == "rmsnorm" and "norm-of-input" in mode.older and not mode.norm_fused:
+        return NormOfInput(model.hidden, NORM_EPS, wide="norm-wide" in mode.older)
     if model.norm == "rmsnorm":
         return RmsNorm(model.hidden, fused=mode.norm_fused)
     return nn.LayerNorm(model.hidden, eps=NORM_EPS)
@@ -404,7 +407,10 @@ class Block(nn.Module):
         super().__init__()
         self.mask_bytes = mode.dropout_mask_bytes
         self.norm1 = norm_of(model, mode)
-        self.attention = (LatentAttention if model.kv_rank else Attention)(model, mode)
+        attention: Any = LatentAttention if model.kv_rank else Attention
+        if "own-tables" in mode.older and model.mlp == "swiglu":
+            attention = OwnTablesAttention
+        self.attention = attention(model, mode)
         self.norm2 = norm_of(model, mode)
         self.mlp: nn.Module
         if experts:

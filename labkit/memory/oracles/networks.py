@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from labkit.memory.oracles import kernels
+from labkit.memory.oracles import kernels, older
 from labkit.memory.oracles.blocks import Block, norm_of, products_and_attention, recomputed
 from labkit.memory.tape.mode import Mode
 from labkit.memory.tape.sizes import shape_of
@@ -60,6 +60,7 @@ class Decoder(nn.Module):
         if model.tied:
             self.output.weight = self.token.weight
         masked = mode.mask_added and mode.attention == "eager"
+        masked = masked and "mask-a-sample" not in mode.older
         llama = model.mlp == "swiglu"
         self.mask = (added_mask(seq),) if masked else ()
         width = model.rope_head_dim or model.head_dim
@@ -72,10 +73,19 @@ class Decoder(nn.Module):
         if self.position is not None:
             x = x + self.position(torch.arange(tokens.shape[1], device=tokens.device))
         x = kernels.dropout(x, self.mode.dropout_mask_bytes)
-        x = self.norm(self.through_blocks(x))
+        x = self.body(x, tokens)
+        if self.mode.shifted:
+            return self.head(x, targets)
         return self.loss(x.flatten(0, 1), targets.flatten())
 
-    def through_blocks(self, x: Tensor) -> Tensor:
+    def body(self, x: Tensor, tokens: Tensor) -> Tensor:
+        """The blocks and the norm after them, with what older blocks are given beside the
+        stream.
+        """
+        inputs = older.inputs_of(self.mode, tokens, x.dtype)
+        return self.norm(self.through_blocks(x, *inputs))
+
+    def through_blocks(self, x: Tensor, *inputs: Tensor) -> Tensor:
         """The blocks one after another, those that are recomputed as checkpoints."""
         size = self.group if self.mode.recompute == "full" else 1
         every = {"full": 1, "operators": 1, "every": self.period}.get(self.mode.recompute)
@@ -84,13 +94,17 @@ class Decoder(nn.Module):
             again = partial(again, context_fn=products_and_attention)
         for first in range(0, len(self.blocks), size):
             run = again if every and (first + 1) % every == 0 else self.unit
-            x = run(first, size, x, *self.tables)
+            x = run(first, size, x, *self.tables, *inputs)
         return x
 
     def unit(self, first: int, size: int, x: Tensor, *tables: Tensor) -> Tensor:
-        """Blocks ``first`` to ``first + size``."""
+        """Blocks ``first`` to ``first + size``; ``tables`` are all that they are given."""
+        mask: tuple[Tensor, ...] = self.mask
+        if older.has_mask(self.mode):
+            mask = tables[-1:]
+            tables = tables[:-1]
         for block in self.blocks[first : first + size]:
-            x = block(x, *tables, mask=self.mask)
+            x = block(x, *tables, mask=mask)
         return x
 
     def loss(self, x: Tensor, targets: Tensor) -> Tensor:
@@ -111,13 +125,18 @@ class Decoder(nn.Module):
             self.held = logits
         if self.mode.loss == "vocab-parallel":
             return kernels.VocabParallelLoss.apply(logits.float(), targets, False).mean()
-        logits = logits.float()
+        if self.mode.shifted and "loss-beside" in self.mode.older:
+            return older.shifted_loss(logits.float(), targets)
+        if not (self.mode.shifted and "narrow-loss" in self.mode.older):
+            logits = logits.float()
         if self.mode.loss == "vocab-parallel-copy":
             return kernels.VocabParallelLoss.apply(logits, targets, True).mean()
         if self.mode.logits_held == "fp32":
             self.held = logits
         if self.mode.loss == "loss-parallel":
             return kernels.LossParallel.apply(logits, targets)
+        if self.mode.shifted:
+            return older.shifted_loss(logits, targets)
         return functional.cross_entropy(logits, targets)
 
 

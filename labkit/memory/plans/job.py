@@ -21,6 +21,7 @@ from labkit.memory.jobs.recipe import DTYPE_BYTES, Recipe
 from labkit.memory.jobs.states import Holding, rows_of
 from labkit.memory.jobs.trained import trained_of
 from labkit.memory.tape.mode import Mode, SequenceGather
+from labkit.memory.tape.older import OLDER
 from labkit.memory.tape.sizes import Shape, is_array, shape_of
 from labkit.memory.tape.trained import Trained
 from labkit.models import Model
@@ -37,9 +38,10 @@ def mode_of(model: Model, recipe: Recipe, batch: Batch, gather: SequenceGather =
     again = batch.recompute
     if isinstance(again, int):
         again = "full" if again == 1 else "every"  # type: ignore[assignment]
+    written_out = {"eager", "sdpa"} if "no-sdpa" in model.operators else {"eager"}
     return Mode(
         dtype="autocast" if recipe.autocast else narrow,  # type: ignore[arg-type]
-        attention="eager" if batch.attention == "eager" else "sdpa",
+        attention="eager" if batch.attention in written_out else "sdpa",
         recompute=again,  # type: ignore[arg-type]
         norm_fused=batch.norm_fused and "norm" not in model.operators,
         gelu_fused="gelu" not in model.operators,
@@ -47,6 +49,7 @@ def mode_of(model: Model, recipe: Recipe, batch: Batch, gather: SequenceGather =
         repeat_kv="repeat-kv" in model.operators,
         mask_added="mask" in model.operators,
         softmax_fp32="softmax-fp32" in model.operators,
+        older=tuple(name for name in model.operators if name in OLDER),
         loss=batch.loss,
         logits_held=batch.logits_held,
         sequence_gather=gather,
@@ -105,6 +108,7 @@ class Job:
                 f"attention must be sdpa or flash where cp is {self.parallel.cp}, got eager:"
                 " outputs of several ranks' keys are merged by a kernel's log of sums"
             )
+        self._check_older()
         if self.recipe.adapter is not None:
             self.recipe.adapter.check(self.model)
         if self.recipe.adapter is not None or self.recipe.trained:
@@ -165,6 +169,26 @@ class Job:
                 f"loss must not be fused where the step is {step}: its kernel makes the gradient of"
                 " the head's matrix in the forward pass"
             )
+
+    def _check_older(self) -> None:
+        """Refuse what older code of transformers does not do, or nobody ran with it."""
+        older = [name for name in self.model.operators if name in OLDER]
+        if not older:
+            return
+        batch = self.batch
+        whole = batch.recompute not in {"selective", "operators"}
+        device = batch.offload_activations == "device"
+        fields = {
+            "cp": (self.parallel.cp, 1, self.parallel.cp == 1),
+            "recompute": (batch.recompute, "none, full or a number", whole),
+            "offload_activations": (batch.offload_activations, "device", device),
+        }
+        for name, (value, valid, holds) in fields.items():
+            if not holds:
+                raise BadValue(
+                    f"{name} must be {valid} with the operators of older versions of transformers"
+                    f" ({', '.join(older)}), got {value}"
+                )
 
     def _check_frozen(self) -> None:
         """Refuse what the account does not know of frozen parameters."""

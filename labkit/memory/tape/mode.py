@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 from annotated_types import Ge, Le
 
 from labkit.kit.describe import description
+from labkit.models.sizes import Operator
 
 FP32 = 4
 BF16 = 2
@@ -52,6 +53,9 @@ class Mode:
             attention written out always does so.
         mask_added: attention written out adds one mask that all layers share, instead of one
             boolean mask a layer that is kept. ``softmax_fp32``: its softmax runs in fp32.
+        older: operators of transformers' code before 4.49
+            (``labkit.memory.tape.older.OLDER``). A loss other than ``"eager-fp32"`` stands in
+            place of the model's own, and so of what is older in it.
         input_gradients: the embedding's output asks for a gradient, though the embedding is frozen.
         sequence_gather: :attr:`~labkit.memory.jobs.parallel.Parallel.sp_gather`.
         offload: what is saved for the backward pass is copied to the host and back.
@@ -68,6 +72,7 @@ class Mode:
     repeat_kv: bool = False
     mask_added: bool = False
     softmax_fp32: bool = False
+    older: tuple[Operator, ...] = ()
     loss: Loss = "eager-fp32"
     logits_held: LogitsHeld = "none"
     sequence_gather: SequenceGather = "again"
@@ -85,6 +90,11 @@ class Mode:
     def stream_bytes(self) -> int:
         """Bytes of an element between the layers, and of a parameter."""
         return BF16 if self.dtype == "bf16" else FP32
+
+    @property
+    def shifted(self) -> bool:
+        """Whether the loss copies all logits but each sample's last."""
+        return "shifted-loss" in self.older and self.loss == "eager-fp32"
 
     @property
     def chunked(self) -> bool:

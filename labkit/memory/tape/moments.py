@@ -167,7 +167,7 @@ def held(shape: Shape, mode: Mode, numbers: Numbers) -> dict[str, Any]:
     if shape.mlp == "swiglu":
         turned = shape.rope_head_dim or shape.head_dim
         buffers = buffers + 2 * mode.compute_bytes * numbers.seq * turned
-    if mode.attention == "eager" and mode.mask_added:
+    if mode.attention == "eager" and mode.mask_added and "mask-a-sample" not in mode.older:
         buffers = buffers + width * numbers.seq**2
     size = trained_bytes(shape, mode, numbers)
     if numbers.trained is not None or numbers.adapted:
@@ -281,11 +281,12 @@ def by_samples(
 ) -> dict[Key, Any]:
     """What ``of`` says of the program that runs, or of two, value by value.
 
-    Attention written out runs another program for one sample than for several. Where some
+    Attention written out, and a loss that shifts its logits, run another program for one sample
+    than for several. Where some
     configurations have one and others more, ``where(one_sample, alone, several)`` picks each value.
     """
     one_sample = numbers.micro_batch == 1
-    many = mode.attention == "eager" and not _all(one_sample)
+    many = (mode.attention == "eager" or mode.shifted) and not _all(one_sample)
     answer = of(_program(shape, mode, numbers, batched=many))
     if many and np.any(one_sample):
         alone = of(_program(shape, mode, numbers, batched=False))

@@ -14,9 +14,9 @@ from dataclasses import dataclass
 from labkit.memory.tape import tape as tapes
 from labkit.memory.tape.exchanges import Rounds
 from labkit.memory.tape.mode import BF16, FP32, Mode
+from labkit.memory.tape.older import OlderOperators
 from labkit.memory.tape.operators import Linear
 from labkit.memory.tape.sizes import DENSE
-from labkit.memory.tape.special_operators import SpecialOperators
 from labkit.memory.tape.tape import Tape, Tensor, call, count, unit
 from labkit.memory.tape.trained import Trained
 
@@ -83,7 +83,7 @@ class Network:
         self.tape = Tape(
             update=program.update, state_width=program.state_width, offload=mode.offload
         )
-        self.ops = SpecialOperators(self.tape, gpu=self.mode.gpu)
+        self.ops = OlderOperators(self.tape, gpu=self.mode.gpu)
         self.width = BF16 if self.mode.dtype == "bf16" else FP32
         narrow = FP32 if self.mode.dtype == "fp32" else BF16
         self.ops.tables = [[Tensor(None, unit("s·δ"), narrow)] for _ in range(2)]
@@ -105,6 +105,11 @@ class Network:
     def normalise(self, x: Tensor, learned: list[Tensor], rows: str = "b·s") -> Tensor:
         """A norm of x: LayerNorm where weight and bias are learnt, RMSNorm where a weight is."""
         if len(learned) == 1 and not self.mode.norm_fused:
+            older = self.mode.older
+            if "norm-of-input" in older:
+                return self.ops.rms_norm_of_input(
+                    x, *learned, unit(rows), wide="norm-wide" in older
+                )
             return self.ops.rms_norm_written_out(x, *learned, unit(rows))
         wide = len(learned) == 1 or self.mode.gpu
         return self.ops.norm(x, learned, unit(rows), FP32 if wide else x.width)

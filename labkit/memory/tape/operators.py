@@ -346,8 +346,9 @@ class Operators:
     def rotate(self, x: Tensor) -> Tensor:
         """Rotary positions: x·cos + turned(x)·sin, where half of turned(x) changed its sign."""
         turned = self.tape.local(self._turn(x))
-        # The tables are buffers: they are held anyway, but copied where what is saved is offloaded.
-        cos, sin = self.tables if self.tape.offload else ([], [])
+        # Buffers are held anyway, but copied where what is saved is offloaded.
+        own = self.tables[0][0].storage is not None
+        cos, sin = self.tables if self.tape.offload or own else ([], [])
         plain = self.kernel([x], x.size, saves=cos)[0]
         return self.add(plain, self.kernel([turned], turned.size, saves=sin)[0])
 

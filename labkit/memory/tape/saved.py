@@ -100,7 +100,9 @@ def end_terms(shape: Shape, mode: Mode, **sizes: Any) -> tuple[Term, ...]:
 
     ``sizes`` are fields of :class:`~labkit.memory.tape.sizes.Numbers`.
     """
-    whole = replace(mode, recompute="none")
+    # Checkpoints of older layers keep a mask and position numbers that no layer makes.
+    again = "own-tables" in mode.older and mode.recompute != "none"
+    whole = replace(mode, recompute="full" if again else "none")
     return _terms(shape, whole, sizes, lambda part: part.experts is None, of_one=True)
 
 
@@ -134,6 +136,7 @@ def _by_component(
     for part in filter(wanted, kept(program)):
         size = sum(width * value[place] for place, width in part.amount)
         text = " + ".join(_product(width, UNITS[place]) for place, width in part.amount)
+        text = text.replace("+ -", "- ")
         if not of_one:
             layers = sum(n * times[place] for place, n in enumerate(part.times) if n)
             size = layers * size

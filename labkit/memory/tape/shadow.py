@@ -11,6 +11,7 @@ from functools import partial
 from labkit.memory.tape import tape as tapes
 from labkit.memory.tape.mode import FP32, INT64
 from labkit.memory.tape.network import Network, Program
+from labkit.memory.tape.older_blocks import OlderBlock
 from labkit.memory.tape.operators import ATTENTION, MATRIX_PRODUCT, Linear
 from labkit.memory.tape.shadow_blocks import Block, Place
 from labkit.memory.tape.sizes import EXPERTS, MIXED
@@ -46,8 +47,10 @@ class Shadow(Network):
         self.phase = Phase.FORWARD
         self.token = self.end("embedding", "h·v")
         self.position = self.end("position", "h·p") if program.positions else None
+        self.inputs: list[Tensor] = []  # of every layer, beside the stream
+        block = OlderBlock if self.llama and "own-tables" in self.mode.older else Block
         self.segments = [
-            ([Block(self, place) for place in places], whole) for places, whole in self._segments()
+            ([block(self, place) for place in places], whole) for places, whole in self._segments()
         ]
         self.norm = [self.end("norm", "h") for _ in range(1 if self.llama else 2)]
         self.output = self.token if program.tied else self.end("head", "h·v")
@@ -224,9 +227,25 @@ class Shadow(Network):
     @call
     def body(self, x: Tensor) -> Tensor:
         """Everything from the embedding's output to the final norm's."""
+        self.inputs = [self.tape.local(tensor) for tensor in self._inputs()]
         x = self.through_blocks(x)
         with self.part("head"):
             return self.normalise(x, self.norm)
+
+    def _inputs(self) -> list[Tensor]:
+        """The mask and the position numbers that older layers are given; checkpoints keep them."""
+        older = self.mode.older
+        found = []
+        with self.part("layers"):
+            if self.llama and "own-tables" in older:
+                found.append(self.tape.new(unit("s"), INT64))
+                self.tape.named("position numbers", *found)
+            if self.mode.attention == "eager" and "mask-a-sample" in older:
+                found.append(self.ops.mask_of_samples(self.width))
+                self.tape.named("causal mask", found[-1])
+        if self.mode.recompute != "none":
+            self.tape.log_saved(*found)
+        return found
 
     @call
     def through_blocks(self, x: Tensor) -> Tensor:
@@ -240,14 +259,14 @@ class Shadow(Network):
                     self.tape.named("input", x)
                 keeps = every_second_product if self.mode.recompute == "operators" else None
                 run = partial(self._again, group)
-                x = self.tape.checkpoint(run, x, *self._tables(), keeps=keeps)
+                x = self.tape.checkpoint(run, x, *self._tables(), *self.inputs, keeps=keeps)
         self.leave(Moment.LOSS_FORWARD, x)
         return x
 
     def _again(self, group: list[Block], x: Tensor, *tables: Tensor) -> Tensor:
         """Run a group of layers as a checkpoint, to which rotary tables are given as well."""
         before = self.ops.tables
-        self.ops.tables = [[table] for table in tables] or before
+        self.ops.tables = [[table] for table in tables[: len(self._tables())]] or before
         try:
             return self.unit(group, x)
         finally:
@@ -371,13 +390,34 @@ class Shadow(Network):
         logits = self.column(self.gathered(x), output, "input")
         if self.mode.logits_held == "compute":
             self.tape.held.append(logits)
-        if loss == "vocab-parallel":
+        if loss == "vocab-parallel" or (self.mode.shifted and "loss-beside" in self.mode.older):
             self.tape.local(logits)
-        logits = self.ops.cast(logits, FP32)
+        if not (self.mode.shifted and "narrow-loss" in self.mode.older):
+            logits = self.ops.cast(logits, FP32)
         if self.mode.logits_held == "fp32":
             self.tape.held.append(logits)
         with self.part("loss"):
+            if self.mode.shifted:
+                return self.shifted_loss(logits)
             if loss.startswith("vocab-parallel"):
                 return self.ops.vocab_parallel_loss(logits, targets, copy=loss.endswith("copy"))
             run = self.ops.loss_parallel if loss == "loss-parallel" else self.ops.cross_entropy
             return run(logits, targets)
+
+    @call
+    def shifted_loss(self, logits: Tensor) -> Tensor:
+        """The loss of all tokens of a sample but the last, by copies where there are several
+        samples.
+        """
+        local = self.tape.local
+        several = self.program.batched
+        fewer = logits.elements - unit("b·v")
+        if several:
+            rows = local(self.ops.shifted(logits, fewer))
+            targets = local(self.tape.new(unit("b·s") - unit("b"), INT64, rows))
+            self.tape.named("shifted targets", targets)
+        else:
+            rows = self.ops.view(logits, fewer)
+            targets = Tensor(None, unit("b·s"), INT64)
+        wide = FP32 if self.tape.casts is not None else rows.width
+        return self.ops.cross_entropy(self.ops.cast(rows, wide), targets)

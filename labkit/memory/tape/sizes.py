@@ -26,7 +26,11 @@ _SIZES = {field.name for field in fields(Model)} - {"name", "operators", "source
 # A rank's tokens are cut by sequence parallelism where what each of them has is whole on it.
 _CUT = ("b·s", "b·s·h", "b·s·i", "b·s·j", "b·s·l", "b·s·x", "b·s·n")
 _LETTERS = [
-    unit.replace("tp·b·s", "tokens").replace("b·s", "rows" if unit in _CUT else "tokens").split("·")
+    unit.split("·")
+    if unit == "b·s²"
+    else unit.replace("tp·b·s", "tokens")
+    .replace("b·s", "rows" if unit in _CUT else "tokens")
+    .split("·")
     for unit in UNITS
 ]
 _NONE = dict.fromkeys((letter for unit in _LETTERS for letter in unit), 0)

@@ -131,6 +131,10 @@ UNITS = (
     "q·ρ",
     "k·ρ",
     "f·ρ",
+    # Older code: a mask of each sample's own, and logits and labels without each sample's last.
+    "b·s²",
+    "b·v",
+    "b",
 )
 INDEX = {unit: place for place, unit in enumerate(UNITS)}
 
@@ -368,12 +372,13 @@ class Tape:
                 node.saved.append(Away(*tensor.size))
             else:
                 node.saved.append(tensor.view())
-                self._log_saved(tensor)
+                self.log_saved(tensor)
 
-    def _log_saved(self, tensor: Tensor) -> None:
+    def log_saved(self, *tensors: Tensor) -> None:
         """Note who saved a storage first: which layer, and how often that layer is there."""
-        if tensor.storage is not None:
-            self.saved.setdefault(tensor.storage, (self.layer, self.multiplicity))
+        for tensor in tensors:
+            if tensor.storage is not None:
+                self.saved.setdefault(tensor.storage, (self.layer, self.multiplicity))
 
     def _log_away(self, tensor: Tensor) -> None:
         """Note a copy on the host, which is made anew each time a tensor is saved."""
@@ -428,7 +433,7 @@ class Tape:
         if again is None and first is not None and first.keeps_next(kind):
             first.results.append([result.view() for result in results])
             for result in results:
-                self._log_saved(result)
+                self.log_saved(result)
         return results
 
     def checkpoint(
@@ -457,7 +462,7 @@ class Tape:
             if away:
                 self._log_away(tensor)
             else:
-                self._log_saved(tensor)
+                self.log_saved(tensor)
         before = self.recording
         given = () if away else inputs
         checkpoint = self.recording = Checkpoint(given, rerun, keeps)
