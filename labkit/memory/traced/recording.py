@@ -24,7 +24,11 @@ ACTIVATIONS = "activations"
 GRADIENTS = "gradients"
 CACHED = "cached weights"
 TEMPORARIES = "temporaries"
-CATEGORIES = (ACTIVATIONS, GRADIENTS, CACHED, TEMPORARIES)
+GATHERED = "gathered layers"
+GATHER = "gather buffers"
+SENT = "reduce buffers"
+WHOLE = "gradients to be reduced"
+CATEGORIES = (GATHERED, GATHER, GRADIENTS, WHOLE, SENT, ACTIVATIONS, CACHED, TEMPORARIES)
 ALWAYS = -1
 """The time before the first operator."""
 _NUMBER = re.compile(r"(?<=\.)\d+(?=\.|$)")

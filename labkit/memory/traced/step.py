@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from labkit.errors import UsageError
 from labkit.memory.jobs.batch import Batch
 from labkit.memory.traced.modules import Subject, first_line, no_packing, quiet, takes
+from labkit.memory.traced.ranks import Spread
 from labkit.memory.traced.recording import Recording
 
 if TYPE_CHECKING:
@@ -36,7 +37,9 @@ def _worded(what: str) -> Iterator[None]:
 
 
 @lru_cache(maxsize=64)
-def traced(subject: Subject, batch: Batch, *, bits: int, autocast: bool) -> Recording:
+def traced(
+    subject: Subject, batch: Batch, *, bits: int, autocast: bool, spread: Spread | None = None
+) -> Recording:
     """Record a forward and a backward pass.
 
     Args:
@@ -44,6 +47,7 @@ def traced(subject: Subject, batch: Batch, *, bits: int, autocast: bool) -> Reco
         batch: on which samples; of its options those that a module can follow.
         bits: 16 or 32, of the parameters and what is computed with them.
         autocast: whether products run in 16 bits under autocast.
+        spread: how it is spread over ranks, from ZeRO's stage 2 on.
 
     Raises:
         UsageError: the module cannot be run like this; the message has torch's first line.
@@ -53,11 +57,18 @@ def traced(subject: Subject, batch: Batch, *, bits: int, autocast: bool) -> Reco
     from labkit.memory.traced import recorder
 
     failed = f"{subject.name} cannot be traced with these inputs and formats"
-    with quiet(), no_packing(), FakeTensorMode(), _worded(failed):
+    mesh: Any = None
+    with ExitStack() as contexts:
+        contexts.enter_context(quiet())
+        if spread is not None:
+            mesh = contexts.enter_context(spread.ranks())
+        for context in (no_packing(), FakeTensorMode(), _worded(failed)):
+            contexts.enter_context(context)
         module: Any = subject.build(
             attention=batch.attention, bits=bits, recompute=batch.recompute == "full"
         )
         inputs = subject.inputs(module, batch)
+        reducer = spread.cut(module, mesh) if spread is not None else None
         return recorder.record(
             module,
             inputs,
@@ -65,6 +76,7 @@ def traced(subject: Subject, batch: Batch, *, bits: int, autocast: bool) -> Reco
             autocast=autocast,
             gpu=batch.gpu,
             keep_output=batch.logits_held == "compute",
+            reducer=reducer,
             notes=tuple(_notes(subject, batch, module, inputs)),
         )
 
