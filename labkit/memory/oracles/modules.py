@@ -104,7 +104,8 @@ def _require_plain(plan: Plan, spread: Spread | None) -> None:
             )
         plan = replace(plan, parallel=Parallel())
     elif spread is not None:
-        plan = replace(plan, recipe=replace(plan.recipe, compute=None, reduce=None))
+        compute = plan.recipe.compute if plan.recipe.autocast else None
+        plan = replace(plan, recipe=replace(plan.recipe, compute=compute, reduce=None))
     tracker.require_plain(plan)
 
 

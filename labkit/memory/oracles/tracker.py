@@ -37,6 +37,7 @@ FSDP_NAMES = {
     Moment.LOSS_BACKWARD: (Moment.LOSS_BACKWARD, Moment.HEAD_BACKWARD),
     Moment.BACKWARD_MIDDLE: (Moment.PREFETCH,),
 }
+fake_group = ranks.fake_group
 Observe = Callable[[Any, Any, list[Any]], AbstractContextManager[None]]
 
 
@@ -214,7 +215,7 @@ def _fake_ranks(parallel: Parallel) -> Iterator[Any]:
             "FSDP2 is tracked for data parallelism at zero = 3 on 2 ranks or more; with a"
             " secondary_group it looks at its mesh's numbers, which tensors here do not have"
         )
-    with ranks.fake_group(parallel.dp):
+    with fake_group(parallel.dp):
         yield ranks.mesh_of(parallel)
 
 

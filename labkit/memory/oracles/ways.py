@@ -59,7 +59,7 @@ def track(
     is_inside = step not in {"foreach", "fused", "for-loop"}
     with ExitStack() as contexts:
         if shared is not None:
-            contexts.enter_context(ranks.fake_group(shared.ranks, shared.rank))
+            contexts.enter_context(tracker.fake_group(shared.ranks, shared.rank))
         contexts.enter_context(FakeTensorMode())
         network: Any = networks.build(model, mode, seq=seq, **sizes)
         if shared is not None:

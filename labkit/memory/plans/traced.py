@@ -371,10 +371,15 @@ def _step_temporaries(job: Job) -> Any:
     """
     recipe = job.recipe
     one_by_one = recipe.step == "for-loop" and recipe.optimizer == "adam"
-    sharded = job.parallel.zero > 0 and job.parallel.dp > 1
-    if not one_by_one or sharded or recipe.offload_optimizer != "device":
+    zero = job.parallel.zero
+    degree = job.held.degree_of("optimizer")
+    by_tensor = degree == 1 or (zero > 1 and job.held.rule == "dim0")
+    if not (one_by_one and by_tensor) or recipe.offload_optimizer != "device":
         return estimates.step_temporaries_of(job)
-    sizes = [0, *(tensor.numel for tensor in job.model.layout if tensor.trained)]
+    trained = [tensor for tensor in job.model.layout if tensor.trained]
+    rows = [tensor.shape[0] if tensor.shape else 1 for tensor in trained]
+    parts = zip(rows, trained, strict=True)
+    sizes = [0, *(-(-first // degree) * (tensor.numel // first) for first, tensor in parts)]
     width = DTYPE_BYTES[recipe.states]
     size = width * max((2 * late + early for early, late in pairwise(sizes)), default=0)
     narrow = recipe.master_bytes and recipe.second_gradients is None
