@@ -17,6 +17,7 @@ from dataclasses import replace
 from typing import Any
 
 from labkit.errors import UsageError
+from labkit.memory.jobs.batch import Batch
 from labkit.memory.jobs.parallel import Parallel
 from labkit.memory.oracles import tracker
 from labkit.memory.oracles.tracker import Tracked
@@ -70,7 +71,8 @@ def track(plan: Plan) -> Tracked:
                 output = module(**inputs)
                 return subject.loss(output)
 
-        optimizer = networks.adamw(module if slices is None else slices, plan.recipe.step)
+        updated: Any = module if slices is None else slices
+        optimizer = networks.adamw(updated, plan.recipe.step)
         backward(loss_of_step())  # AdamW makes its states at its first step
         finish = slices.finish if slices is not None else int
         finish()
@@ -90,6 +92,32 @@ def track(plan: Plan) -> Tracked:
     return Tracked(
         moments=watch.largest, peak_moment=watch.peak_moment, peak_bytes=watch.peak_bytes
     )
+
+
+def track_forward(network: Network, batch: Batch, *, bits: int) -> int:
+    """The peak of a network's forward pass without gradients on fake tensors.
+
+    Args:
+        bits: 16 or 32, of the parameters.
+    """
+    import torch
+    from torch._subclasses.fake_tensor import FakeTensorMode
+
+    from labkit.memory.traced.recorder import AsOnCuda
+
+    subject = network.subject
+    assert subject is not None
+    with quiet(), no_packing(), FakeTensorMode(), AsOnCuda(gpu=False), torch.no_grad():
+        module: Any = subject.build(attention=batch.attention, bits=bits, recompute=False).eval()
+        inputs = subject.questions(module, batch)
+        tensors = [value for value in inputs.values() if isinstance(value, torch.Tensor)]
+        optimizer = torch.optim.SGD(module.parameters())  # the tracker asks for one
+        watch = tracker._watch(module, optimizer, tensors)
+        watch.moment = Moment.FORWARD
+        with watch:
+            output = module(**inputs)
+        del output
+    return int(watch.peak_bytes)
 
 
 def _require_plain(plan: Plan, spread: Spread | None) -> None:
@@ -116,14 +144,16 @@ class _Slices:
         import torch
 
         self.own: dict[Any, Any] = {}
-        self.units: list[set[Any]] = []
-        for unit in units_of(module, spread.parallel.wrap).values():
-            fresh = {p for p in unit.parameters() if p.requires_grad and p not in self.own}
-            self.units.append(fresh)
-            for parameter in fresh:
+        for parameter in module.parameters():
+            if parameter.requires_grad:
                 rows = math.ceil(len(parameter) / spread.parallel.shard_degree)
                 self.own[parameter] = torch.nn.Parameter(parameter.detach()[:rows])
                 parameter.register_post_accumulate_grad_hook(self._after)
+        self.units: list[set[Any]] = []
+        left = set(self.own)
+        for unit in units_of(module, spread.parallel.wrap).values():
+            self.units.append(left & set(unit.parameters()))
+            left -= self.units[-1]
 
     def parameters(self) -> Iterator[Any]:
         """What the optimizer updates."""

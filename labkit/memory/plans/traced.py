@@ -32,7 +32,7 @@ from labkit.memory.tape.saved import Term
 from labkit.memory.tape.step import Moment, Phase
 from labkit.memory.traced.network import Network
 from labkit.memory.traced.ranks import Spread
-from labkit.memory.traced.recording import ACTIVATIONS, CACHED, GRADIENTS, TEMPORARIES, Recording
+from labkit.memory.traced.recording import ACTIVATIONS, GRADIENTS, TEMPORARIES, Recording
 from labkit.memory.traced.step import traced
 from labkit.quantities import format_bytes
 
@@ -90,15 +90,7 @@ class Traced(Estimate):
         Args:
             number: how many rows at most.
         """
-        import pandas as pd
-
-        names = ("module", "operator", "shape", "dtype", "category")
-        there = self.recording.alike(self.time) if self.time >= 0 else []
-        rows = [
-            [*(getattr(storage, name) for name in names), count, count * storage.num_bytes]
-            for storage, count in there[:number]
-        ]
-        return pd.DataFrame(rows, columns=[*names, "number", "num_bytes"])
+        return self.recording.largest(self.time, number)
 
     def ranks(self) -> pd.DataFrame:
         """The one rank that a traced network has: rank, peak_moment and peak_bytes."""
@@ -218,8 +210,8 @@ def spread_of(parallel: Parallel, recipe: Recipe) -> Spread | None:
     if parallel.zero == 2:
         own = Parallel(dp=parallel.dp, zero=2)
         return Spread(parallel=own, at_once=bool(recipe.reduce_bucket_size))
-    names = ("dp", "zero", "replicate", "partition_group", "wrap")
-    names = (*names, "reshard_after_forward", "keep_gathered")
+    groups = ("dp", "zero", "replicate", "partition_group")
+    names = (*groups, "wrap", "reshard_after_forward", "keep_gathered")
     casts = not recipe.autocast and recipe.compute_format != recipe.parameters
     return Spread(
         parallel=Parallel(**{name: getattr(parallel, name) for name in names}),
@@ -230,12 +222,6 @@ def spread_of(parallel: Parallel, recipe: Recipe) -> Spread | None:
 
 def _check_spread(parallel: Parallel, recipe: Recipe) -> None:
     """Refuse what neither FSDP2 nor a reduction unit by unit does."""
-    rules = ("dim0",) if parallel.zero == 3 else ("dim0", "flat")
-    if parallel.shard_rule not in rules:
-        raise BadValue(
-            f"shard_rule must be {' or '.join(rules)} where a network is traced at zero ="
-            f" {parallel.zero}, got {parallel.shard_rule}"
-        )
     if parallel.zero < 3:
         return
     cast = None if recipe.autocast else recipe.compute_format
@@ -292,13 +278,7 @@ def _check(network: Network, parallel: Parallel, recipe: Recipe, batch: Batch) -
         )
     if batch.logits_held == "fp32":
         raise BadValue("logits_held must be none or compute where a network is traced, got fp32")
-    if not network.tokens and (batch.seq, batch.target_seq) != (1, None):
-        raise BadValue(
-            f"seq must be 1 for {network.name}, which takes no tokens, got {batch.seq}: its"
-            " configuration says how large a sample is"
-        )
-    if batch.target_seq and 0 < network.positions < batch.target_seq:
-        raise BadValue(f"target_seq must be <= {network.positions}, got {batch.target_seq}")
+    network.check_batch(batch)
 
 
 def _without(network: Network, unused: tuple[str, ...]) -> Network:
@@ -330,7 +310,9 @@ def _rows(job: Job, recording: Recording) -> tuple[dict[Moment, Row], dict[Momen
         if phase is Phase.BACKWARD:
             passing |= _buckets(job)
         row, times[moment] = _fullest(job, recording, phase, gradients)
-        by_moment[moment] = passing | row
+        for name, size in row.items():
+            passing[name] = passing.get(name, 0) + size
+        by_moment[moment] = passing
     step = there | {"gradients": gradients, TEMPORARIES: _step_temporaries(job)}
     if job.batch.logits_held == "compute":
         step[ACTIVATIONS] = int(recording.bytes_by_category[ACTIVATIONS][-1])

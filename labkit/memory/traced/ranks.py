@@ -1,4 +1,4 @@
-"""A module on ranks that are not there: cut by torch's FSDP2, or its gradients reduced unit by unit.
+"""A module on ranks that are not there: cut by torch's FSDP2, or its gradients reduced by unit.
 
 Units are the children of the module's outermost lists, its layers; all else is the root. Where both
 ends may be units of their own, they are the embedding of tokens and the head.

@@ -28,6 +28,7 @@ from torch.utils._pytree import tree_leaves, tree_map_only
 from labkit.memory.traced.ranks import Reducer
 from labkit.memory.traced.recording import (
     ACTIVATIONS,
+    CACHE,
     CACHED,
     GATHER,
     GATHERED,
@@ -273,18 +274,19 @@ class Recorder(TorchDispatchMode):
             if parameter.requires_grad:
                 hook = parameter.register_post_accumulate_grad_hook(self.accumulates)
                 handles.append(hook)
-        resize = torch.UntypedStorage.resize_
+        storages: Any = torch.UntypedStorage
+        resize = storages.resize_
 
         def noted(storage: Any, size: int) -> Any:
             result = resize(storage, size)
             self._resized(storage)
             return result
 
-        torch.UntypedStorage.resize_ = noted  # type: ignore[method-assign]
+        storages.resize_ = noted
         try:
             yield
         finally:
-            torch.UntypedStorage.resize_ = resize  # type: ignore[method-assign]
+            storages.resize_ = resize
             for handle in handles:
                 handle.remove()
 
@@ -370,6 +372,41 @@ def record(
         if reducer is not None:
             reducer.finish()
     return recorder.recording((*notes, *([BIASED] if functions.biased else [])))
+
+
+def record_forward(
+    module: nn.Module,
+    inputs: Mapping[str, Any],
+    *,
+    autocast: bool = False,
+    gpu: bool = False,
+    notes: tuple[str, ...] = (),
+) -> Recording:
+    """Record a forward pass without gradients; what it returns is there at the end.
+
+    Args:
+        module: in evaluation mode.
+        inputs, autocast, gpu, notes: as :func:`record` takes them.
+    """
+    recorder = Recorder(module, inputs, gpu=gpu)
+    with AsOnCuda(gpu), recorder.watching(), recorder, torch.no_grad():
+        with torch.autocast("cpu", torch.bfloat16, enabled=autocast):
+            output = module(**inputs)
+        for name in ("past_key_values", "cache_params"):  # the latter of state-space models
+            recorder._name(CACHE, cached_tensors(getattr(output, name, None)))
+        recorder.turns()
+        return recorder.recording(notes)
+
+
+def cached_tensors(cache: Any) -> list[Tensor]:
+    """The tensors of a cache of transformers: of each layer, also of caches in it."""
+    found: list[Tensor] = []
+    for part in getattr(cache, "layers", None) or ():
+        found += [value for value in tree_leaves(list(vars(part).values())) if _is(value)]
+    for name in ("self_attention_cache", "cross_attention_cache"):
+        if hasattr(cache, name):  # of an encoder and a decoder
+            found += cached_tensors(getattr(cache, name))
+    return found
 
 
 def backward(loss: Tensor) -> None:

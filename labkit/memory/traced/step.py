@@ -81,6 +81,41 @@ def traced(
         )
 
 
+@lru_cache(maxsize=64)
+def forwarded(subject: Subject, batch: Batch, *, bits: int, autocast: bool) -> Recording:
+    """Record a forward pass without gradients, as inference and a prefill run it.
+
+    Args:
+        subject, batch, bits, autocast: as :func:`traced` takes them.
+
+    Raises:
+        UsageError: the module cannot be run like this; the message has torch's first line.
+    """
+    from torch._subclasses.fake_tensor import FakeTensorMode
+
+    from labkit.memory.traced import recorder
+
+    failed = f"{subject.name} cannot be run forward with these inputs and formats"
+    with quiet(), no_packing(), FakeTensorMode(), _worded(failed):
+        module: Any = subject.build(attention=batch.attention, bits=bits, recompute=False)
+        module.eval()
+        inputs = subject.questions(module, batch)
+        notes = tuple(_forward_notes(subject, batch, module, inputs))
+        return recorder.record_forward(
+            module, inputs, autocast=autocast, gpu=batch.gpu, notes=notes
+        )
+
+
+def _forward_notes(
+    subject: Subject, batch: Batch, module: Any, inputs: dict[str, Any]
+) -> Iterator[str]:
+    """What a forward pass is, in sentences."""
+    if batch.attention != "eager" and subject.attention(batch.attention) == "eager":
+        yield f"attention is as {subject.name} writes it out: the class has no kernel of torch's"
+    if "logits_to_keep" in inputs:
+        yield "logits are those of the last token, as generation asks for them"
+
+
 def _notes(subject: Subject, batch: Batch, module: Any, inputs: dict[str, Any]) -> Iterator[str]:
     """What the module does otherwise than was asked."""
     if batch.attention != "eager" and subject.attention(batch.attention) == "eager":
