@@ -42,6 +42,7 @@ LOADS_AN_EXTRA = {
     "labkit.memory.oracles.worker": "labkit.kit.ranks",
     "labkit.memory.traced.modules": "labkit.memory.traced.modules",
     "labkit.memory.traced.network": "labkit.memory.traced.modules",
+    "labkit.memory.traced.ranks": "labkit.memory.traced.modules",
     "labkit.memory.traced.recorder": "labkit.memory.traced.modules",
     "labkit.memory.traced.step": "labkit.memory.traced.modules",
     "labkit.swap.running": "labkit.swap.running",

@@ -23,6 +23,7 @@ _HOMES = {  # where each public name comes from; modules are loaded with the fir
     "oracles.oracle": ("measure",),
     "plans.conventions": ("convention_terms", "differences"),
     "plans.frameworks": ("FRAMEWORKS",),
+    "plans.inference": ("inference",),
     "plans.plan": ("Model", "Plan"),
     "plans.search": ("compare", "fit", "limits", "sweep"),
     "traced.network": ("Network",),

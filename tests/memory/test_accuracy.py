@@ -5,10 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 from types import SimpleNamespace
 
+import pandas as pd
 import pytest
 
 from labkit.errors import UsageError
-from labkit.memory.oracles import accuracy, cases, cuda, tracker
+from labkit.memory import Plan
+from labkit.memory.oracles import accuracy, cases, cuda, families, tracker
 
 
 def test_a_miss_is_never_without_a_word() -> None:
@@ -59,3 +61,37 @@ def test_without_a_gpu_nothing_is_claimed(tmp_path: Path, monkeypatch: pytest.Mo
 def test_an_unknown_part_is_refused() -> None:
     with pytest.raises(UsageError, match="no part 'layer'; did you mean 'layers'"):
         accuracy.table("layer")
+
+
+def test_every_family_is_torchs() -> None:
+    """What is stored; the rows are run again in test_traced, and all by ``--fresh``."""
+    table = accuracy.table("families")
+    assert table is not None
+    assert set(table["part"]) == set(families.PARTS)
+    assert set(table.loc[table["part"] == "traced", "family"]) == set(families.CONFIGS)
+    assert (table["error_bytes"] == 0).all()
+    assert (table["predicted_bytes"] == table["tracked_bytes"]).all()
+    closed = _closed(table)
+    assert len(closed) > len(families.CLOSED)
+    for plan, tracked in closed:
+        peak = plan.peak_bytes
+        counters = 0 if plan.recipe.step == "fused" else tracked - peak
+        assert peak + counters == tracked
+        assert 0 <= counters <= 4 * len(plan.sized()[0].tensors())
+
+
+def _closed(table: pd.DataFrame) -> list[tuple[Plan, int]]:
+    """The plans with closed forms, and what the tracker saw of each."""
+    rows = table[table["part"] == "closed forms"]["tracked_bytes"].tolist()
+    plans = [plan for _, _, plan in families.closed_steps()]
+    return list(zip(plans, rows, strict=True))
+
+
+def test_a_family_is_a_row_with_its_stages() -> None:
+    rows = [("a", 0, 0), ("a", 2, 1), ("a", 3, 2), ("b", 0, 3)]
+    names = ("family", "zero", "error_bytes")
+    table = families.by_family(pd.DataFrame(rows, columns=names).assign(part="traced"))
+    assert table["family"].tolist() == ["a", "b"]
+    assert table["error_bytes"].tolist() == [0, 3]
+    assert table["zero_2_error_bytes"].tolist()[0] == 1
+    assert table["zero_3_error_bytes"].isna().tolist() == [False, True]

@@ -19,8 +19,8 @@ from labkit.hardware import Link
 from labkit.memory import Adapter, Batch, Cluster, Model, Network, Parallel, Plan, Recipe, Update
 from labkit.memory.jobs.traffic import Collective
 from labkit.memory.oracles import oracle
+from labkit.memory.oracles.families import CONFIGS
 from tests import kinds
-from tests.memory.networks import CONFIGS
 
 GPT = Model.preset("gpt2-124m")
 LLAMA = Model.preset("llama-2-7b")
@@ -69,6 +69,11 @@ def examples() -> Mapping[str, Mapping[str, Any]]:
         "Network.from_hf": {"config": CONFIGS["opt"], "architecture": "OPTForCausalLM"},
         "Network.from_module": {"module": nn.Linear(2, 2), "inputs": dict, "name": "n"},
         "Network.preset": {"name": "bert-base"},
+        "inference": {
+            "network": Network.from_hf(CONFIGS["opt"]),
+            "batch": PLAN.batch,
+            "parameters": "bf16",
+        },
         "Parallel.check": {"model": GPT, "batch": PLAN.batch},
         "Parallel.of": {"world_size": 8, "degrees": {"tp": 2}},
         "Plan.collectives": {"ranks_per_node": 4},

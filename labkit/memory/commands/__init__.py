@@ -13,7 +13,15 @@ from labkit.errors import BadValue
 from labkit.kit.command import Commands, argument, option
 from labkit.kit.report import Figure, Report, Sheet, records
 from labkit.memory import certainty
-from labkit.memory.commands.options import Job, Room, Spread, axes_of, model_of
+from labkit.memory.commands.options import (
+    Job,
+    Room,
+    Spread,
+    axes_of,
+    model_of,
+    network_of,
+    usual_seq,
+)
 from labkit.memory.jobs.states import STAGE_NAMES
 from labkit.memory.plans.estimate import COMPONENTS
 from labkit.memory.plans.plan import Plan
@@ -385,13 +393,20 @@ def compare(job: Job) -> Report:
     )
 
 
-@commands.add(examples=["labkit memory accuracy --part gpu"])
+@commands.add(
+    examples=["labkit memory accuracy --part gpu", "labkit memory accuracy --part families"]
+)
 def accuracy(
     every: Annotated[bool, option("Every case: several minutes.", "--all")] = False,
     parts: Annotated[
         list[str] | None,
-        option("Only layers, models, adapters, shards, stage3 or gpu. Repeatable.", "--part"),
+        option(
+            "Only layers, models, adapters, shards, stage3, families or gpu. Repeatable.", "--part"
+        ),
     ] = None,
+    fresh: Annotated[
+        bool, option("Run families anew, in minutes, in place of what is stored.", "--fresh")
+    ] = False,
 ) -> Report:
     """What is predicted beside what torch does, from a layer to a GPU; a minute or two."""
     import pandas as pd
@@ -401,12 +416,13 @@ def accuracy(
     facts: list[tuple[str, str, str]] = []
     sheets: dict[str, Sheet] = {}
     data: dict[str, Any] = {"command": "accuracy"}
+    of_families: list[Sheet] = []
     chosen = parts or list(accuracy.PARTS)
     if not parts and (lacking := accuracy.lacking()):
         facts.append(("adapters", "not run", lacking))
         chosen.remove("adapters")
     for part in chosen:
-        table = accuracy.table(part, every=every)
+        table = accuracy.table(part, every=every, fresh=fresh)
         data["rows" if part == "models" else part] = [] if table is None else records(table)
         if table is None:
             how = f"run {cuda.COMMAND} --out data/measured/ where there is a GPU"
@@ -420,6 +436,9 @@ def accuracy(
         if "tracked_moment" in table:
             alike = (table["predicted_moment"] == table["tracked_moment"]).sum()
             facts.append(("", f"{alike} of {len(table)}", "name the same moment"))
+        if part == "families":
+            of_families = _by_family(table, fresh=fresh)
+            continue
         names = [str(column) for column in table.columns]
         sheets[part] = Sheet(
             heading=accuracy.PARTS[part][0].upper() + accuracy.PARTS[part][1:],
@@ -437,14 +456,112 @@ def accuracy(
         cases = table[list(texts)].astype(str).agg(" ".join, axis=1)
         return [_figure_of_pairs(table.assign(case=cases), "case")]
 
-    tables = list(sheets.values())
+    tables = [*sheets.values(), *of_families]
+    csv = sheets.get("models", tables[-1]).table if tables else pd.DataFrame()
     return Report(
         title="Predicted, and what torch does",
         facts=facts,
         tables=tables,
         data=data,
-        csv=sheets.get("models", tables[-1]).table if tables else pd.DataFrame(),
+        csv=pd.DataFrame(data["families"]) if chosen == ["families"] else csv,
         figures=figures,
+    )
+
+
+def _exactly(num_bytes: float) -> str:
+    """Bytes to the last; a dash where nothing ran."""
+    return "–" if num_bytes != num_bytes else EXACTLY(num_bytes)
+
+
+def _by_family(rows: pd.DataFrame, *, fresh: bool) -> list[Sheet]:
+    """A table a part of the families; what ran them is said below the last."""
+    from labkit.memory.oracles import families
+
+    now = families.versions()
+    then = now if fresh else families.stored()["versions"]
+    ran = ", ".join(f"{name} {version}" for name, version in then.items())
+    notes = [
+        f"bytes at the peak on one rank, and how far ours is off, there and at stages of ZeRO on"
+        f" {families.RANKS} ranks; run with {ran}; seconds are the processor's"
+    ]
+    if then != now:
+        here = ", ".join(f"{name} {version}" for name, version in now.items()) or "none of them"
+        notes.append(f"here there is {here}: --fresh runs all anew")
+    sheets = []
+    for part, heading in families.PARTS.items():
+        table = families.by_family(rows[rows["part"] == part])
+        names = [str(name) for name in table.columns]
+        stages = [name for name in names if name.startswith("zero_")]
+        sheets.append(
+            Sheet(
+                heading=heading,
+                table=table,
+                columns={
+                    "family": "family",
+                    "model": "model",
+                    "tracked_bytes": "torch",
+                    "predicted_bytes": "ours",
+                    "error_bytes": "off",
+                    **{name: f"ZeRO {name[5]}" for name in stages},
+                    "seconds": "ours, s",
+                    "tracker_seconds": "torch, s",
+                },
+                formats={name: _exactly for name in names if name.endswith("_bytes")}
+                | dict.fromkeys(("seconds", "tracker_seconds"), "{:.2f}".format),
+                wide=["model", "tracker_seconds"],
+            )
+        )
+    sheets[-1] = replace(sheets[-1], note="; ".join(notes))
+    return sheets
+
+
+@commands.add(examples=["labkit memory forward bert-base --seq 128 --micro-batch 8"])
+def forward(
+    model: Annotated[
+        str,
+        argument("A network such as bert-base, a config.json, or its folder.", metavar="MODEL"),
+    ],
+    seq: Annotated[
+        int | None,
+        option("Tokens of a sample. Default: 2048, or the positions learnt.", "--seq", "-s"),
+    ] = None,
+    micro_batch: Annotated[int, option("Samples at a time.", "--micro-batch", "-b")] = 1,
+    parameters: Annotated[str, option("Format of weights: fp32, bf16 or fp16.")] = "bf16",
+    target_seq: Annotated[
+        int | None, option("Tokens that a decoder beside an encoder has. Default: the first.")
+    ] = None,
+    architecture: Annotated[
+        str | None, option("Class of transformers that a config.json is for.")
+    ] = None,
+) -> Report:
+    """The bytes of one forward pass without gradients: an encoder's, or a decoder's prefill."""
+    network = network_of(model, architecture)
+    batch = memory.Batch(
+        seq=usual_seq(network) if seq is None else seq,
+        micro_batch=micro_batch,
+        target_seq=target_seq,
+    )
+    pass_ = memory.inference(network, batch, parameters=parameters)
+    frame = pass_.frame()
+    largest = pass_.largest()
+    facts: list[Any] = [("peak_bytes", pass_.peak_bytes, "weights and all that the pass holds")]
+    if pass_.cache_bytes:
+        each = pass_.cache_bytes / batch.tokens
+        facts.append(("keys and values", format_bytes(pass_.cache_bytes), f"{each:,.0f} a token"))
+    return Report(
+        title=f"{network.name}, a forward pass: {format_bytes(pass_.peak_bytes)} at the peak",
+        facts=facts,
+        tables=[_at_peak(frame), _largest(largest)],
+        notes=pass_.assumptions,
+        csv=frame,
+        data={
+            "command": "forward",
+            "peak_bytes": pass_.peak_bytes,
+            "cache_bytes": pass_.cache_bytes,
+            "components": records(frame),
+            "largest": records(largest),
+            "assumptions": pass_.assumptions,
+        },
     )
 
 

@@ -119,7 +119,7 @@ class Spread:
             if said.get("trained"):
                 raise BadValue("--set trained must be left out where --train is given")
             said["trained"] = tuple(part.strip() for part in self.train.split(","))
-        said["seq"] = said.get("seq", _usual_seq(model))
+        said["seq"] = said.get("seq", usual_seq(model))
         if self.world_size is not None:
             degrees = {name: said[name] for name in ("dp", "tp", "cp", "pp") if name in said}
             said["dp"] = Parallel.of(self.world_size, **degrees).dp
@@ -183,7 +183,7 @@ class Spread:
         return said
 
 
-def _usual_seq(model: Model) -> int:
+def usual_seq(model: Model) -> int:
     """The tokens of a sample where nobody says: as many as are learnt, 1 where it takes none."""
     if isinstance(model, memory.Network) and not model.tokens:
         return 1
@@ -225,6 +225,16 @@ def model_of(
         if value is not None:
             raise BadValue(f"--{option_name} must be left out for the preset {name}")
     return memory.Network.preset(name) if name in networks() else Model.preset(name)
+
+
+def network_of(name: str, architecture: str | None = None) -> memory.Network:
+    """Load a network that is traced, by its name or from a configuration, of any architecture."""
+    path = Path(name)
+    if name.endswith(".json") or path.is_dir() or len(path.parts) > 1:
+        return memory.Network.from_hf(fields_of(path), architecture=architecture)
+    if architecture is not None:
+        raise BadValue(f"--architecture must be left out for the network {name}")
+    return memory.Network.preset(name)
 
 
 @dataclass(frozen=True, kw_only=True)

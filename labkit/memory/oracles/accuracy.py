@@ -17,7 +17,7 @@ from labkit import extras
 from labkit.errors import UsageError, not_among
 from labkit.files import shipped
 from labkit.memory.jobs.batch import Batch
-from labkit.memory.oracles import cases
+from labkit.memory.oracles import cases, families
 from labkit.memory.oracles.checking import PEAK, check
 from labkit.memory.plans.plan import Plan
 from labkit.models import Model
@@ -28,17 +28,19 @@ PARTS = {
     "adapters": "peaks with peft's adapters beside torch's MemTracker",
     "shards": "bytes of every rank of every scheme beside real ranks over gloo",
     "stage3": "peaks with collectives' buffers beside FSDP2",
+    "families": "peaks by family of architecture beside torch's MemTracker, stored",
     "gpu": "peaks that a GPU's allocator saw",
 }
 UNEXPLAINED = "not explained: a fault of the estimate, or torch has changed; please report it"
 
 
-def table(part: str, *, every: bool = False) -> pd.DataFrame | None:
+def table(part: str, *, every: bool = False, fresh: bool = False) -> pd.DataFrame | None:
     """The rows of one part; None where nothing has been measured yet.
 
     Args:
         part: one of :data:`PARTS`.
         every: more of the cases.
+        fresh: run families anew in place of what is stored.
 
     Raises:
         UsageError: there is no such part, or no torch to compare with.
@@ -49,9 +51,13 @@ def table(part: str, *, every: bool = False) -> pd.DataFrame | None:
         from labkit.memory.oracles import cuda
 
         return cuda.stored(shipped("data/measured"))
+    if part == "families" and not fresh:
+        return pd.DataFrame(families.stored()["rows"])
     extras.need("memory accuracy", "torch", "torch", "psutil")
-    if part == "adapters":
-        extras.need("memory accuracy", "dev", "peft")
+    if part in {"adapters", "families"}:
+        extras.need("memory accuracy", "dev", "peft", "transformers")
+    if part == "families":
+        return pd.DataFrame(families.run()["rows"])
     rows = {
         "layers": _layers,
         "adapters": _adapters,

@@ -29,6 +29,7 @@ from labkit.memory.jobs.parallel import Parallel
 from labkit.memory.plans.plan import Plan
 from labkit.memory.tape.mode import Mode
 from labkit.memory.tape.step import Moment, Part, Phase, Stretch
+from labkit.memory.traced import ranks
 from labkit.models import Model
 
 # Moments of the tracker under FSDP2 that the estimate names otherwise, or tells apart.
@@ -36,6 +37,7 @@ FSDP_NAMES = {
     Moment.LOSS_BACKWARD: (Moment.LOSS_BACKWARD, Moment.HEAD_BACKWARD),
     Moment.BACKWARD_MIDDLE: (Moment.PREFETCH,),
 }
+fake_group = ranks.fake_group
 Observe = Callable[[Any, Any, list[Any]], AbstractContextManager[None]]
 
 
@@ -213,29 +215,8 @@ def _fake_ranks(parallel: Parallel) -> Iterator[Any]:
             "FSDP2 is tracked for data parallelism at zero = 3 on 2 ranks or more; with a"
             " secondary_group it looks at its mesh's numbers, which tensors here do not have"
         )
-    from labkit.memory.oracles import worker
-
     with fake_group(parallel.dp):
-        yield worker.mesh_of(parallel)
-
-
-@contextmanager
-def fake_group(num_ranks: int, rank: int = 0) -> Iterator[None]:
-    """A process group of ranks that are not there, but for this process.
-
-    Raises:
-        UsageError: this process is in a group already.
-    """
-    import torch.distributed as dist
-    from torch.testing._internal.distributed.fake_pg import FakeStore
-
-    if dist.is_initialized():
-        raise UsageError("torch.distributed is in use in this process already")
-    dist.init_process_group("fake", rank=rank, world_size=num_ranks, store=FakeStore())
-    try:
-        yield
-    finally:
-        dist.destroy_process_group()
+        yield ranks.mesh_of(parallel)
 
 
 def _make_states(optimizer: Any) -> None:

@@ -30,6 +30,7 @@ from labkit.memory.oracles import networks
 from labkit.memory.oracles.oracle import GROUPED, SECOND_COPY, parallel_of
 from labkit.memory.tape.mode import Mode
 from labkit.memory.tape.step import Phase
+from labkit.memory.traced.ranks import mesh_of
 from labkit.models import Model
 
 
@@ -83,16 +84,6 @@ def runs(rank: int, ranks: list[int], names: list[str], size: int) -> Iterator[R
             mesh = mesh_of(parallel)
             if rank < num_ranks:
                 yield Run(name, parallel, rank, group, mesh)
-
-
-def mesh_of(parallel: Parallel) -> DeviceMesh:
-    """Arrange the ranks that share a shard in rows, replicated across rows where there are
-    several.
-    """
-    ranks = torch.arange(parallel.dp).view(-1, parallel.shard_degree)
-    if len(ranks) == 1:
-        return DeviceMesh("cpu", ranks[0], mesh_dim_names=("shard",))
-    return DeviceMesh("cpu", ranks, mesh_dim_names=("replicate", "shard"))
 
 
 class Trainer:

@@ -28,11 +28,8 @@ from labkit.memory.jobs.recipe import DTYPE_BYTES
 from labkit.memory.plans.job import Job
 from labkit.memory.tape.sizes import is_array
 from labkit.memory.tape.step import Moment, Part, Phase
+from labkit.memory.traced.recording import GATHER, GATHERED, SENT, WHOLE
 
-GATHERED = "gathered layers"
-GATHER = "gather buffers"
-SENT = "reduce buffers"
-WHOLE = "gradients to be reduced"
 Row = dict[str, Any]
 
 

@@ -31,7 +31,8 @@ from labkit.memory.plans.job import Job
 from labkit.memory.tape.saved import Term
 from labkit.memory.tape.step import Moment, Phase
 from labkit.memory.traced.network import Network
-from labkit.memory.traced.recording import ACTIVATIONS, CACHED, GRADIENTS, TEMPORARIES, Recording
+from labkit.memory.traced.ranks import Spread
+from labkit.memory.traced.recording import ACTIVATIONS, GRADIENTS, TEMPORARIES, Recording
 from labkit.memory.traced.step import traced
 from labkit.quantities import format_bytes
 
@@ -45,7 +46,10 @@ KNOWN: dict[type, tuple[str, ...]] = {
         "workspace_bytes",
         "input_gradients",  # those of a frozen embedding, and here nothing is frozen by the plan
     ),
-    Parallel: ("dp", "zero", "shard_rule", "gradient_buckets"),
+    Parallel: (
+        *("dp", "zero", "shard_rule", "gradient_buckets", "replicate", "partition_group"),
+        *("wrap", "reshard_after_forward", "keep_gathered"),
+    ),
     Recipe: (
         *("name", "source", "parameters", "gradients", "second_gradients", "master", "states"),
         *("optimizer", "momentum", "amsgrad", "block", "compute", "autocast", "gather", "reduce"),
@@ -54,6 +58,12 @@ KNOWN: dict[type, tuple[str, ...]] = {
     ),
 }
 _FORMATS = ("fp32", "bf16", "fp16")
+_UNITS = {
+    2: "stage 2 keeps this rank's rows of a gradient once all of its unit are there (in a bucket:"
+    " each at once); units are the children of the module's outermost lists, and the rest",
+    3: "stage 3 runs under torch's FSDP2 on ranks that are not there; units are the children of the"
+    " module's outermost lists, and the rest as the root",
+}
 SOURCE = "recorded on tensors without numbers (torch's FakeTensorMode)"
 _MOMENTS = {Phase.FORWARD: Moment.FORWARD, Phase.BACKWARD: Moment.BACKWARD}
 MOST_NAMED = 3
@@ -81,15 +91,7 @@ class Traced(Estimate):
         Args:
             number: how many rows at most.
         """
-        import pandas as pd
-
-        names = ("module", "operator", "shape", "dtype", "category")
-        there = self.recording.alike(self.time) if self.time >= 0 else []
-        rows = [
-            [*(getattr(storage, name) for name in names), count, count * storage.num_bytes]
-            for storage, count in there[:number]
-        ]
-        return pd.DataFrame(rows, columns=[*names, "number", "num_bytes"])
+        return self.recording.largest(self.time, number)
 
     def ranks(self) -> pd.DataFrame:
         """The one rank that a traced network has: rank, peak_moment and peak_bytes."""
@@ -126,6 +128,8 @@ class Traced(Estimate):
                 f"no gradient reaches {names}{f' and {more} more' if more > 0 else ''}: they have"
                 " no optimizer states"
             )
+        if spread_of(job.parallel, job.recipe) is not None:
+            notes.append(_UNITS[job.parallel.zero])
         if job.parallel.zero:
             rule = SHARDINGS["even" if job.ideal else job.parallel.shard_rule]
             notes.append(f"what is sharded takes {rule}")
@@ -172,12 +176,15 @@ def account(
             which.
     """
     _check(network, parallel, recipe, batch)
-    wide = recipe.parameters if recipe.autocast else recipe.compute_format
+    spread = spread_of(parallel, recipe)
+    stored = recipe.autocast or (spread is not None and parallel.zero == 3)
+    wide = recipe.parameters if stored else recipe.compute_format
     recording = traced(
         network.subject,
         batch,
         bits=32 if wide == "fp32" else 16,
         autocast=recipe.autocast,
+        spread=spread,
     )
     job = Job(
         model=_without(network, recording.unused),
@@ -198,6 +205,45 @@ def account(
     )
 
 
+def spread_of(parallel: Parallel, recipe: Recipe) -> Spread | None:
+    """How a network's module is spread; None where it runs as it does on one rank."""
+    if parallel.zero < 2 or parallel.shard_degree == 1:
+        return None
+    if parallel.zero == 2:
+        own = Parallel(dp=parallel.dp, zero=2)
+        return Spread(parallel=own, at_once=bool(recipe.reduce_bucket_size))
+    groups = ("dp", "zero", "replicate", "partition_group")
+    names = (*groups, "wrap", "reshard_after_forward", "keep_gathered")
+    casts = not recipe.autocast and recipe.compute_format != recipe.parameters
+    return Spread(
+        parallel=Parallel(**{name: getattr(parallel, name) for name in names}),
+        compute=recipe.compute_format if casts else None,
+        reduce=recipe.reduce,
+    )
+
+
+def _check_spread(parallel: Parallel, recipe: Recipe) -> None:
+    """Refuse what neither FSDP2 nor a reduction unit by unit does."""
+    if parallel.zero < 3:
+        return
+    cast = None if recipe.autocast else recipe.compute_format
+    if recipe.gather not in (None, cast, recipe.parameters):
+        raise BadValue(
+            "gather must be left out where a network is traced at zero = 3: FSDP2 gathers what it"
+            f" computes with, got {recipe.gather}"
+        )
+    if recipe.reduce not in (None, *_FORMATS):
+        raise BadValue(
+            f"reduce must be one of {', '.join(_FORMATS)} where a network is traced at zero = 3,"
+            f" got {recipe.reduce}"
+        )
+    if recipe.reduce_bucket_size:
+        raise BadValue(
+            "reduce_bucket_size must be left out where a network is traced at zero = 3: FSDP2"
+            f" reduces unit by unit, got {recipe.reduce_bucket_size}"
+        )
+
+
 def _check(network: Network, parallel: Parallel, recipe: Recipe, batch: Batch) -> None:
     """Refuse what a trace cannot follow.
 
@@ -215,11 +261,8 @@ def _check(network: Network, parallel: Parallel, recipe: Recipe, batch: Batch) -
                 )
     parallel.check(network, batch)
     recipe.check_offload(parallel.zero)
-    if parallel.zero > 1 and parallel.dp > 1:
-        raise BadValue(
-            f"zero must be at most 1 where a network is traced, got {parallel.zero}: when its"
-            " parameters and gradients are whole is not known"
-        )
+    if spread_of(parallel, recipe) is not None:
+        _check_spread(parallel, recipe)
     for name in ("parameters", "compute_format"):
         if (given := getattr(recipe, name)) not in _FORMATS:
             raise BadValue(
@@ -237,13 +280,7 @@ def _check(network: Network, parallel: Parallel, recipe: Recipe, batch: Batch) -
         )
     if batch.logits_held == "fp32":
         raise BadValue("logits_held must be none or compute where a network is traced, got fp32")
-    if not network.tokens and (batch.seq, batch.target_seq) != (1, None):
-        raise BadValue(
-            f"seq must be 1 for {network.name}, which takes no tokens, got {batch.seq}: its"
-            " configuration says how large a sample is"
-        )
-    if batch.target_seq and 0 < network.positions < batch.target_seq:
-        raise BadValue(f"target_seq must be <= {network.positions}, got {batch.target_seq}")
+    network.check_batch(batch)
 
 
 def _without(network: Network, unused: tuple[str, ...]) -> Network:
@@ -269,14 +306,17 @@ def _rows(job: Job, recording: Recording) -> tuple[dict[Moment, Row], dict[Momen
     if job.gradients_once:
         by_moment[Moment.INIT]["gradients"] = gradients
     times = {}
+    gathers = job.parallel.zero == 3 and spread_of(job.parallel, job.recipe) is not None
     for phase, moment in _MOMENTS.items():
         passing = dict(there)
-        if job.casts:
+        if job.casts and not gathers:
             passing["cast parameters"] = job.recipe.compute_bytes * job.held.whole
         if phase is Phase.BACKWARD:
             passing |= _buckets(job)
         row, times[moment] = _fullest(job, recording, phase, gradients)
-        by_moment[moment] = passing | row
+        for name, size in row.items():
+            passing[name] = passing.get(name, 0) + size
+        by_moment[moment] = passing
     step = there | {"gradients": gradients, TEMPORARIES: _step_temporaries(job)}
     if job.batch.logits_held == "compute":
         step[ACTIVATIONS] = int(recording.bytes_by_category[ACTIVATIONS][-1])
@@ -297,17 +337,14 @@ def _fullest(job: Job, recording: Recording, phase: Phase, gradients: Any) -> tu
         series[GRADIENTS] = np.full(len(made), gradients)
     elif recording.gradients_bytes not in (0, gradients):  # in another format
         series[GRADIENTS] = made * (gradients / recording.gradients_bytes)
-    total = sum(series.values())
-    place = int(np.argmax(total))
-    row = {name: series[name][place].item() for name in (GRADIENTS, ACTIVATIONS, CACHED)}
-    row[TEMPORARIES] = series[TEMPORARIES][place].item()
-    return row, span.start + place
+    place = int(np.argmax(sum(series.values())))
+    return {name: sizes[place].item() for name, sizes in series.items()}, span.start + place
 
 
 def _buckets(job: Job) -> Row:
     """Buffers through which gradients are reduced."""
     recipe = job.recipe
-    if not (job.parallel.zero == 1 and job.parallel.dp > 1 and recipe.reduce_bucket_size):
+    if not (job.parallel.zero in {1, 2} and job.parallel.dp > 1 and recipe.reduce_bucket_size):
         return {}
     elements = recipe.reduce_bucket_size * (2 if recipe.overlap_comm else 1)
     return {fsdp.SENT: DTYPE_BYTES[recipe.reduce or recipe.gradients] * elements}
@@ -320,10 +357,15 @@ def _step_temporaries(job: Job) -> Any:
     """
     recipe = job.recipe
     one_by_one = recipe.step == "for-loop" and recipe.optimizer == "adam"
-    sharded = job.parallel.zero > 0 and job.parallel.dp > 1
-    if not one_by_one or sharded or recipe.offload_optimizer != "device":
+    zero = job.parallel.zero
+    degree = job.held.degree_of("optimizer")
+    by_tensor = degree == 1 or (zero > 1 and job.held.rule == "dim0")
+    if not (one_by_one and by_tensor) or recipe.offload_optimizer != "device":
         return estimates.step_temporaries_of(job)
-    sizes = [0, *(tensor.numel for tensor in job.model.layout if tensor.trained)]
+    trained = [tensor for tensor in job.model.layout if tensor.trained]
+    rows = [tensor.shape[0] if tensor.shape else 1 for tensor in trained]
+    parts = zip(rows, trained, strict=True)
+    sizes = [0, *(-(-first // degree) * (tensor.numel // first) for first, tensor in parts)]
     width = DTYPE_BYTES[recipe.states]
     size = width * max((2 * late + early for early, late in pairwise(sizes)), default=0)
     narrow = recipe.master_bytes and recipe.second_gradients is None

@@ -119,6 +119,28 @@ class Configured:
             return given | {"pixel_values": _pixels(module, samples), "return_loss": True}
         return given | self._labels(names, samples, batch.target_seq or batch.seq)
 
+    def questions(self, module: Any, batch: Batch) -> dict[str, Any]:
+        """A batch without what it is trained on; classes that generate keep keys and values.
+
+        Of an encoder and a decoder the decoder has ``target_seq`` tokens, by default the first.
+
+        Raises:
+            UsageError: what the class takes is not known.
+        """
+        import torch
+
+        answers = ("labels", "start_positions", "end_positions", "return_loss")
+        names = takes(module)
+        made = self.inputs(module, batch)
+        given = {name: value for name, value in made.items() if name not in answers}
+        if module.config.is_encoder_decoder and "decoder_input_ids" in names:
+            shape = (batch.micro_batch, batch.target_seq or 1)
+            given["decoder_input_ids"] = torch.zeros(shape, dtype=torch.int64)
+        if module.can_generate():
+            given |= {"use_cache": True} if "use_cache" in names else {}
+            given |= {"logits_to_keep": 1} if "logits_to_keep" in names else {}
+        return given
+
     def _labels(self, names: tuple[str, ...], samples: int, seq: int) -> dict[str, Tensor]:
         """What the head is trained on, by the class's name."""
         import torch
@@ -196,6 +218,10 @@ class Given:
             else value
             for name, value in made.items()
         }
+
+    def questions(self, module: Any, batch: Batch) -> dict[str, Any]:
+        """The same for a forward pass alone."""
+        return self.inputs(module, batch)
 
     def loss(self, output: Any) -> Tensor:
         """The loss that is said, or the one that the module returns.

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from labkit import extras, files
-from labkit.errors import not_among
+from labkit.errors import BadValue, not_among
 from labkit.kit.describe import checked, description
 from labkit.memory.jobs.batch import Batch
 from labkit.memory.traced.modules import Configured, Given, configured, positions_of, takes
@@ -105,6 +105,22 @@ class Network(Model):
             subject=Given(module, inputs, loss),
             tokens=tokens,
         )
+
+    def check_batch(self, batch: Batch) -> None:
+        """Refuse samples that the network does not take.
+
+        Raises:
+            BadValue: it takes no tokens, or has not learnt as many positions.
+        """
+        if not self.tokens and (batch.seq, batch.target_seq) != (1, None):
+            raise BadValue(
+                f"seq must be 1 for {self.name}, which takes no tokens, got {batch.seq}: its"
+                " configuration says how large a sample is"
+            )
+        for name in ("seq", "target_seq"):
+            length = getattr(batch, name)
+            if length and 0 < self.positions < length:
+                raise BadValue(f"{name} must be <= {self.positions}, got {length}")
 
 
 @description(slots=True)

@@ -2,7 +2,8 @@
 
 The recorder stands between autograd and torch's ``FakeTensorMode``: it sees every operator that
 autograd runs in either direction and asks each result's storage when it is freed. What an operator
-allocates and frees inside itself is not seen.
+allocates and frees inside itself is not seen. Storages that change their size, as FSDP2 has it with
+gathered parameters, end and begin anew.
 
 Where a GPU's operators keep other bytes than a CPU's, functions are exchanged before they run
 (:class:`AsOnCuda`): dropout keeps a mask of one byte an element, an attention kernel none; with
@@ -24,11 +25,17 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map_only
 
+from labkit.memory.traced.ranks import Reducer
 from labkit.memory.traced.recording import (
     ACTIVATIONS,
+    CACHE,
     CACHED,
+    GATHER,
+    GATHERED,
     GRADIENTS,
+    SENT,
     TEMPORARIES,
+    WHOLE,
     Recording,
     Storage,
 )
@@ -115,12 +122,16 @@ class Recorder(TorchDispatchMode):
         module: whose parameters and buffers are there before.
         inputs: the batch, which is as well.
         gpu: statistics of LayerNorm are fp32.
+        reducer: what reduces gradients, at ZeRO's stage 2.
     """
 
-    def __init__(self, module: nn.Module, inputs: Any, *, gpu: bool) -> None:
+    def __init__(
+        self, module: nn.Module, inputs: Any, *, gpu: bool, reducer: Reducer | None = None
+    ) -> None:
         super().__init__()
         self.gpu = gpu
         self.module = module
+        self.reducer = reducer
         self.forward = True
         self.turn = 0
         self.at: list[str] = []  # modules whose forward pass runs, the innermost last
@@ -149,7 +160,26 @@ class Recorder(TorchDispatchMode):
     ) -> Any:
         results = func(*args, **(kwargs or {}))
         self._see(func, args, results)
+        if func._schema.name.startswith("fsdp::"):
+            self._communicates(func._schema.name, args, kwargs or {}, results)
         return results
+
+    def _communicates(self, name: str, args: Any, given: Mapping[str, Any], results: Any) -> None:
+        """Say what the buffers of one of FSDP2's operators are for."""
+        if name == "fsdp::all_gather_copy_in":
+            self._name(GATHER, results)
+        elif name == "fsdp::split_with_sizes_copy":
+            self._name(GATHERED, given["out"])
+        elif name == "fsdp::chunk_cat":
+            self._name(WHOLE, args[0])
+            self._name(SENT, given["out"])
+
+    def _name(self, category: str, tensors: Any) -> None:
+        """Set the category of the storages of tensors."""
+        for tensor in filter(_is, tree_leaves(tensors)):
+            place = self.alive.get(_address(tensor))
+            if place is not None:
+                self.made[place]["category"] = category
 
     def _see(self, func: Any, args: Any, results: Any) -> None:
         """Note the storages that are new."""
@@ -157,27 +187,42 @@ class Recorder(TorchDispatchMode):
         name = func._schema.name
         statistics = _STATISTICS.get(name, ()) if self.gpu else ()
         for place, tensor in enumerate(filter(_is, tree_leaves(results))):
-            storage = tensor.untyped_storage()
+            storage = _storage(tensor)
             address = storage._cdata
             if address in self.alive or address in self.known:
                 continue
             size = tensor.numel() * FP32 if place in statistics else storage.nbytes()
-            self.alive[address] = len(self.made)
-            self.made.append(
-                {
-                    "num_bytes": size,
-                    "category": self._category(name, args),
-                    "module": self.at[-1] if self.at else self.behind,
-                    "operator": name.removeprefix("aten::"),
-                    "shape": tuple(tensor.shape),
-                    "dtype": str(tensor.dtype).removeprefix("torch."),
-                    "born": len(self.times),
-                    "died": None,
-                }
+            self._born(
+                storage,
+                num_bytes=size,
+                category=self._category(name, args),
+                operator=name.removeprefix("aten::"),
+                shape=tuple(tensor.shape),
+                dtype=str(tensor.dtype).removeprefix("torch."),
             )
-            self.watches.append(weakref.ref(storage, partial(self._freed, address)))
         if len(self.made) > before:
             self.times.append(self.at[-1] if self.at else self.behind)
+
+    def _born(self, storage: Any, **what: Any) -> None:
+        """Note a storage from now on."""
+        address = storage._cdata
+        self.alive[address] = len(self.made)
+        module = self.at[-1] if self.at else self.behind
+        self.made.append({**what, "module": module, "born": len(self.times), "died": None})
+        self.watches.append(weakref.ref(storage, partial(self._freed, address)))
+
+    def _resized(self, storage: Any) -> None:
+        """A storage changed its size: the one that it was is gone."""
+        size = storage.nbytes()
+        place = self.alive.get(storage._cdata)
+        before = 0 if place is None else self.made[place]["num_bytes"]
+        if storage._cdata in self.known or size == before:
+            return
+        self._freed(storage._cdata)
+        if size:
+            what = {"operator": "resize_", "shape": (size,), "dtype": "uint8"}
+            self._born(storage, num_bytes=size, category=GATHERED, **what)
+            self.times.append(self.made[-1]["module"])
 
     def _category(self, name: str, args: Any) -> str:
         """What a storage is, as far as is known when it is made."""
@@ -186,9 +231,11 @@ class Recorder(TorchDispatchMode):
             return CACHED
         return ACTIVATIONS if self.forward or self.at else TEMPORARIES
 
-    def _freed(self, address: int, _: Any) -> None:
+    def _freed(self, address: int, _: Any = None) -> None:
         """A storage is gone: the last time that counted it is the one before."""
-        self.made[self.alive.pop(address)]["died"] = len(self.times) - 1
+        place = self.alive.pop(address, None)
+        if place is not None:
+            self.made[place]["died"] = len(self.times) - 1
 
     def turns(self) -> None:
         """The forward pass is over: what is gone by now was not kept."""
@@ -202,8 +249,15 @@ class Recorder(TorchDispatchMode):
         """A parameter's gradient is done."""
         if parameter.grad is None:
             return
-        place = self.alive.get(_address(parameter.grad))
-        if place is not None:
+        if self.reducer is not None:
+            self._name(WHOLE, parameter.grad)
+            return
+        self._accumulated(parameter.grad)
+
+    def _accumulated(self, gradient: Tensor) -> None:
+        """A gradient is there to stay."""
+        place = self.alive.get(_address(gradient))
+        if place is not None and place not in self.accumulated:
             self.made[place]["category"] = GRADIENTS
             self.accumulated[place] = len(self.times) - 1
 
@@ -220,9 +274,19 @@ class Recorder(TorchDispatchMode):
             if parameter.requires_grad:
                 hook = parameter.register_post_accumulate_grad_hook(self.accumulates)
                 handles.append(hook)
+        storages: Any = torch.UntypedStorage
+        resize = storages.resize_
+
+        def noted(storage: Any, size: int) -> Any:
+            result = resize(storage, size)
+            self._resized(storage)
+            return result
+
+        storages.resize_ = noted
         try:
             yield
         finally:
+            storages.resize_ = resize
             for handle in handles:
                 handle.remove()
 
@@ -246,6 +310,11 @@ class Recorder(TorchDispatchMode):
 
     def recording(self, notes: tuple[str, ...]) -> Recording:
         """All that was seen."""
+        reached = set() if self.reducer is None else self.reducer.reached
+        shares = [] if self.reducer is None else self.reducer.shares
+        for tensor in (*shares, *(p.grad for p in self.module.parameters())):
+            if tensor is not None:  # FSDP2 sets gradients without autograd
+                self._accumulated(tensor)
         end = len(self.times) - 1
         for storage in self.made:
             if storage["died"] is None:
@@ -253,7 +322,7 @@ class Recorder(TorchDispatchMode):
         unused = tuple(
             name
             for name, parameter in self.module.named_parameters()
-            if parameter.requires_grad and parameter.grad is None
+            if parameter.requires_grad and parameter.grad is None and id(parameter) not in reached
         )
         return Recording(
             storages=tuple(Storage(**storage) for storage in self.made),
@@ -275,6 +344,7 @@ def record(
     autocast: bool = False,
     gpu: bool = False,
     keep_output: bool = False,
+    reducer: Reducer | None = None,
     notes: tuple[str, ...] = (),
 ) -> Recording:
     """Record one forward and backward pass of a module, on whatever tensors it has.
@@ -286,9 +356,10 @@ def record(
         autocast: whether it runs under bf16 autocast.
         gpu: operators as a GPU runs them (see the module's docstring).
         keep_output: what it returns stays until the end, as in a loop that keeps it.
+        reducer: what reduces gradients, at ZeRO's stage 2.
         notes: of the recording.
     """
-    recorder = Recorder(module, inputs, gpu=gpu)
+    recorder = Recorder(module, inputs, gpu=gpu, reducer=reducer)
     functions = AsOnCuda(gpu)
     with functions, recorder.watching(), recorder:
         with torch.autocast("cpu", torch.bfloat16, enabled=autocast):
@@ -298,7 +369,44 @@ def record(
             del output
         recorder.turns()
         backward(loss)
+        if reducer is not None:
+            reducer.finish()
     return recorder.recording((*notes, *([BIASED] if functions.biased else [])))
+
+
+def record_forward(
+    module: nn.Module,
+    inputs: Mapping[str, Any],
+    *,
+    autocast: bool = False,
+    gpu: bool = False,
+    notes: tuple[str, ...] = (),
+) -> Recording:
+    """Record a forward pass without gradients; what it returns is there at the end.
+
+    Args:
+        module: in evaluation mode.
+        inputs, autocast, gpu, notes: as :func:`record` takes them.
+    """
+    recorder = Recorder(module, inputs, gpu=gpu)
+    with AsOnCuda(gpu), recorder.watching(), recorder, torch.no_grad():
+        with torch.autocast("cpu", torch.bfloat16, enabled=autocast):
+            output = module(**inputs)
+        for name in ("past_key_values", "cache_params"):  # the latter of state-space models
+            recorder._name(CACHE, cached_tensors(getattr(output, name, None)))
+        recorder.turns()
+        return recorder.recording(notes)
+
+
+def cached_tensors(cache: Any) -> list[Tensor]:
+    """The tensors of a cache of transformers: of each layer, also of caches in it."""
+    found: list[Tensor] = []
+    for part in getattr(cache, "layers", None) or ():
+        found += [value for value in tree_leaves(list(vars(part).values())) if _is(value)]
+    for name in ("self_attention_cache", "cross_attention_cache"):
+        if hasattr(cache, name):  # of an encoder and a decoder
+            found += cached_tensors(getattr(cache, name))
+    return found
 
 
 def backward(loss: Tensor) -> None:
@@ -319,4 +427,10 @@ def _is(leaf: Any) -> bool:
 
 def _address(tensor: Tensor) -> int:
     """The address of a tensor's storage."""
-    return tensor.untyped_storage()._cdata
+    address: int = _storage(tensor)._cdata
+    return address
+
+
+def _storage(tensor: Any) -> Any:
+    """A tensor's storage; of one that is spread over ranks, this rank's."""
+    return getattr(tensor, "_local_tensor", tensor).untyped_storage()

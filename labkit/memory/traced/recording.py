@@ -24,7 +24,12 @@ ACTIVATIONS = "activations"
 GRADIENTS = "gradients"
 CACHED = "cached weights"
 TEMPORARIES = "temporaries"
-CATEGORIES = (ACTIVATIONS, GRADIENTS, CACHED, TEMPORARIES)
+GATHERED = "gathered layers"
+GATHER = "gather buffers"
+SENT = "reduce buffers"
+WHOLE = "gradients to be reduced"
+CACHE = "keys and values"
+CATEGORIES = (GATHERED, GATHER, GRADIENTS, WHOLE, SENT, ACTIVATIONS, CACHED, CACHE, TEMPORARIES)
 ALWAYS = -1
 """The time before the first operator."""
 _NUMBER = re.compile(r"(?<=\.)\d+(?=\.|$)")
@@ -127,6 +132,19 @@ class Recording:
             like = replace(storage, module=module, born=0, died=0)
             groups[like] = groups.get(like, 0) + 1
         return sorted(groups.items(), key=lambda item: -item[0].num_bytes * item[1])
+
+    def largest(self, time: int, number: int) -> pd.DataFrame:
+        """The largest of :meth:`alike`, a row each: module (``*`` for layers), operator, shape,
+        dtype, category, number and num_bytes, of all of them; none before the first operator.
+        """
+        import pandas as pd
+
+        names = ("module", "operator", "shape", "dtype", "category")
+        rows = [
+            [*(getattr(storage, name) for name in names), count, count * storage.num_bytes]
+            for storage, count in (self.alike(time) if time >= 0 else [])[:number]
+        ]
+        return pd.DataFrame(rows, columns=[*names, "number", "num_bytes"])
 
     def kept(self) -> dict[str, int]:
         """Bytes that the forward pass keeps for the backward pass, by module with ``*`` for layers.
