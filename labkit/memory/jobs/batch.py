@@ -54,6 +54,9 @@ class Batch:
         input_gradients: where layers are recomputed, the embedding's output asks for a gradient
             even if the embedding is frozen, as transformers' ``enable_input_require_grads`` makes
             it: the first layers then have a backward pass, and that gradient is kept.
+        reentrant: layers that are recomputed run without a graph at first, and the backward pass of
+            each has one inside it (``use_reentrant=True`` of torch's ``checkpoint``): a layer is
+            computed again to its end, and has a gradient only where its input has one.
         formula: None for the account tensor by tensor, moment by moment; ``"zero-paper"``:
             :data:`FORMULA` stands in for activations.
         partition_checkpoints: layer inputs are divided among the tensor-parallel ranks (ZeRO's
@@ -80,6 +83,7 @@ class Batch:
     offload_activations: Literal["device", "cpu"] = "device"
     gpu: bool = False
     input_gradients: bool = False
+    reentrant: bool = False
     formula: Literal["zero-paper"] | None = None
     partition_checkpoints: bool = False
 
@@ -89,6 +93,16 @@ class Batch:
             raise BadValue(
                 f"offload_activations must be device where formula is {self.formula}, got"
                 f" {self.offload_activations}: papers' activations have no place of their own"
+            )
+        if self.reentrant and not self.every:
+            raise BadValue(
+                f"recompute must be full or a number where reentrant is True, got {self.recompute}:"
+                " a reentrant checkpoint keeps nothing inside a layer"
+            )
+        if self.reentrant and self.offload_activations != "device":
+            raise BadValue(
+                f"offload_activations must be device where reentrant is True, got"
+                f" {self.offload_activations}: how its inputs come back is not known"
             )
         if self.recompute_group > 1 and self.recompute != "full":
             raise BadValue(

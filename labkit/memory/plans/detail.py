@@ -371,7 +371,7 @@ def _adapted(job: Job) -> Iterator[str]:
             f"trained copies of {', '.join(adapter.saved)} lie beside the frozen ones, in"
             f" {job.recipe.parameters}"
         )
-    if not job.arguments["trained"].ends & {"input", "embedding"}:
+    if not job.arguments["trained"].ends & {"input", "embedding", "prompt"}:
         yield "the embedding's output has no gradient: the first layer's base keeps nothing for it"
     if adapter.packed:
         yield (
