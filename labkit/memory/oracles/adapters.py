@@ -10,6 +10,7 @@ Importing this module does not load torch; its functions do.
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import nullcontext
 from functools import partial
 from typing import Any
 
@@ -119,7 +120,8 @@ def track(
             parameter.requires_grad_(trains(name) if trains else _is_trained(name, model, trained))
     if mode.input_gradients:
         network.token.register_forward_hook(lambda *given: given[2].requires_grad_(True))
-    with FakeTensorMode():
+    dora = adapter is not None and adapter.kind == "dora"
+    with FakeTensorMode(), tuners.without_cycles() if dora else nullcontext():
         _allocate(network, torch.float32 if width == 4 else torch.bfloat16)
         parts = [part for part in network.parameters() if part.requires_grad]
         how: dict[str, Any] = {"foreach": step == "foreach", "fused": step == "fused"}

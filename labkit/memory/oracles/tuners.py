@@ -40,6 +40,38 @@ class Reentrant(Decoder):
         """A block is through; :func:`told` listens here, since hooks inside see no gradients."""
 
 
+class _Quiet:
+    """A layer without its hooks."""
+
+    def __init__(self, layer: nn.Module) -> None:
+        self.weight = layer.weight
+        self.run = layer.forward
+
+    def __call__(self, x: Tensor) -> Any:
+        return self.run(x)
+
+
+@contextmanager
+def without_cycles() -> Iterator[None]:
+    """Run DoRA's product of an identity by layers without hooks.
+
+    That product's graph is never run back. The tracker's hooks make a cycle of it, which would stay
+    until Python looks for cycles; a program without a tracker has none.
+    """
+    from peft.tuners.lora.dora import DoraLinearLayer
+
+    plain = DoraLinearLayer.get_lora_weight
+
+    def quiet(self: Any, lora_A: Any, lora_B: Any, adapter_name: str | None = None) -> Any:
+        return plain(self, _Quiet(lora_A), _Quiet(lora_B), adapter_name=adapter_name)
+
+    DoraLinearLayer.get_lora_weight = quiet
+    try:
+        yield
+    finally:
+        DoraLinearLayer.get_lora_weight = plain
+
+
 class Behind(nn.Module):
     """A decoder as peft calls a model of transformers: from embeddings and labels on."""
 
@@ -47,18 +79,15 @@ class Behind(nn.Module):
         super().__init__()
         self.decoder = decoder
         self.dtype = decoder.token.weight.dtype
-        self.config = SimpleNamespace(
-            model_type="decoder",
-            vocab_size=model.vocab,
-            hidden_size=model.hidden,
-            num_hidden_layers=model.num_layers,
-            num_attention_heads=model.heads,
-            to_dict=lambda: {
-                "hidden_size": model.hidden,
-                "num_layers": model.num_layers,
-                "num_attention_heads": model.heads,
-            },
-        )
+        self.device = decoder.token.weight.device
+        sizes = {
+            "hidden_size": model.hidden,
+            "num_hidden_layers": model.num_layers,
+            "num_attention_heads": model.heads,
+            "vocab_size": model.vocab,
+        }
+        self.config = SimpleNamespace(**sizes, model_type="decoder", to_dict=lambda: sizes)
+        self.config.get_text_config = lambda: self.config
 
     def prepare_inputs_for_generation(self) -> None:
         """Nothing is generated here; peft asks for the method."""

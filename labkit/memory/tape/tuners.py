@@ -124,7 +124,7 @@ class TunerOperators(SpecialOperators):
         if base is None:
             base = local(self.linear(x, Linear(weight, None, layer.outputs), "adapter input"))
         elif layer.bias is not None:
-            base = local(self.shift(base))
+            base = local(self.add_constant(base, layer.bias.width))
         of_base = self.scaled(base, self.shift(magnitude), left=True)
         return self.add(of_base, self.scale(self.scaled(change, magnitude, left=True)))
 
@@ -144,9 +144,8 @@ class TunerOperators(SpecialOperators):
         self.weight(up.weight, width)
         size = layer.weight.elements
         product = new(size, width, eye, columns, narrow)
-        # Its graph is there until this call returns, unless a checkpoint keeps what it would.
-        graph = self.tape.recording is None and self.tape.recomputing is None
-        if graph and not self.tape.muted:
+        # Its graph is there until this call returns, but in the first run of a checkpoint.
+        if self.tape.recording is None and not self.tape.muted:
             local(columns)
             local(narrow)
         product = local(product if width == x.width else new(size, x.width, product))
