@@ -35,6 +35,12 @@ ENDS = {
 }
 Kind = Literal["lora", "dora", "ia3", "prompt", "p-tuning"]
 KINDS: tuple[str, ...] = get_args(Kind)
+_PEFT_KINDS = {"LORA": "lora", "IA3": "ia3", "PROMPT_TUNING": "prompt", "P_TUNING": "p-tuning"}
+_WHY_NOT = {
+    "PREFIX_TUNING": ": keys and values of a prefix need a mask that no account here has; virtual"
+    " tokens in front of the embeddings are PROMPT_TUNING or P_TUNING",
+    "XLORA": ": several adapters at once are not known; give the configuration of one",
+}
 # What peft's LoRA can do beside low rank, and the account has no term for.
 _UNKNOWN = (
     "layer_replication",
@@ -75,7 +81,7 @@ class Adapter:
         kind: ``"lora"``, ``"dora"``, ``"ia3"``; ``"prompt"``: embeddings of ``tokens`` virtual
             tokens, which every sample has in addition to the batch's ``seq``; ``"p-tuning"``: those
             come out of an MLP of three layers. rank, targets, dropout, layers and saved are not of
-            these two, rank is not of ``ia3``.
+            these two; rank, dropout and layers are not of ``ia3``.
         tokens: virtual tokens; 0 where there are none.
         hidden: the width of P-tuning's MLP; None for the model's own.
 
@@ -119,7 +125,7 @@ class Adapter:
             if not self.tokens:
                 raise BadValue(f"tokens must be at least 1 where kind is {self.kind}, got 0")
         elif self.kind == "ia3":
-            others |= {"rank": 16, "dropout": False, "saved": ()}
+            others |= {"rank": 16, "dropout": False, "layers": None}
         for name, value in others.items():
             if getattr(self, name) != value:
                 raise BadValue(
@@ -221,8 +227,15 @@ class Adapter:
         """
         where, given = _given(config)
         kind = given.get("peft_type", "LORA")
+        if kind not in _PEFT_KINDS:
+            raise BadValue(
+                f"{where}: peft_type must be {', '.join(_PEFT_KINDS)}, got {kind!r}"
+                f"{_WHY_NOT.get(str(kind), '')}"
+            )
+        if kind == "IA3":
+            return cls(**_factors(where, given, model))
         if kind != "LORA":
-            raise BadValue(f"{where}: peft_type must be LORA, got {kind!r}")
+            return cls(**_virtual_tokens(where, given, model))
         if "r" not in given:
             raise UsageError(f"{where}: lacks a field 'r', the rank of the adapters")
         rank = given["r"]
@@ -244,7 +257,64 @@ class Adapter:
             dropout=bool(given.get("lora_dropout")),
             layers=_layers(where, given.get("layers_to_transform")),
             saved=_saved(where, given.get("modules_to_save")),
+            kind="dora" if given.get("use_dora") else "lora",
         )
+
+
+def _require(where: str, given: Mapping[str, Any], wanted: Mapping[str, tuple[Any, ...]]) -> None:
+    """Refuse a field of a configuration that is none of what is known, of which the first is told.
+
+    A field that is left out, or empty, is what peft takes it for, which is known.
+    """
+    for name, values in wanted.items():
+        value = given.get(name)
+        if value not in (None, "", [], *values):
+            raise BadValue(
+                f"{where}: {name} must be {values[0] if values else 'left out'}, got {value!r}: the"
+                " account does not know it"
+            )
+
+
+def _virtual_tokens(where: str, given: Mapping[str, Any], model: Model) -> dict[str, Any]:
+    """The fields of an adapter that is virtual tokens."""
+    tokens = given.get("num_virtual_tokens")
+    if type(tokens) is not int or not 1 <= tokens <= 2**40:
+        raise BadValue(
+            f"{where}: num_virtual_tokens must be a whole number, at least 1, got {tokens!r}"
+        )
+    known: dict[str, tuple[Any, ...]] = {
+        "task_type": ("CAUSAL_LM",),
+        "num_transformer_submodules": (1,),
+        "token_dim": (model.hidden,),
+        "num_layers": (model.num_layers,),
+        "modules_to_save": (),
+    }
+    kind = _PEFT_KINDS[given["peft_type"]]
+    if kind == "prompt":
+        _require(where, given, known)
+        return {"kind": kind, "tokens": tokens}
+    _require(where, given, known | {"encoder_reparameterization_type": ("MLP",)})
+    hidden = given.get("encoder_hidden_size")
+    if hidden is not None and (type(hidden) is not int or not 1 <= hidden <= 2**40):
+        raise BadValue(
+            f"{where}: encoder_hidden_size must be a whole number, at least 1, got {hidden!r}"
+        )
+    return {"kind": kind, "tokens": tokens, "hidden": hidden}
+
+
+def _factors(where: str, given: Mapping[str, Any], model: Model) -> dict[str, Any]:
+    """The fields of an adapter that is IA3."""
+    _require(where, given, {"exclude_modules": ()})
+    targets = targets_of(f"target_modules of {where}", given.get("target_modules"), model)
+    inner = given.get("feedforward_modules") or []
+    scaled = targets_of(f"feedforward_modules of {where}", inner, model) if inner else ()
+    wanted = tuple(target for target in targets if target == "down")
+    if tuple(scaled) != wanted:
+        raise BadValue(
+            f"{where}: feedforward_modules must be {', '.join(wanted) or 'empty'}, as the targets"
+            f" have it, got {', '.join(scaled) or 'none'}: factors of other inputs are not known"
+        )
+    return {"kind": "ia3", "targets": targets, "saved": _saved(where, given.get("modules_to_save"))}
 
 
 def _layers(where: str, given: Any) -> tuple[int, ...] | None:

@@ -355,6 +355,18 @@ def _states_elsewhere(recipe: Recipe) -> Iterator[str]:
         )
 
 
+def _named(adapter: Adapter) -> str:
+    """What is trained beside a base, in words."""
+    targets = ", ".join(adapter.targets)
+    if adapter.kind == "ia3":
+        return f"IA3's factors at {targets}"
+    if adapter.is_prompt:
+        encoder = " out of an MLP (P-tuning)" if adapter.kind == "p-tuning" else ""
+        return f"{adapter.tokens} virtual tokens in front of each sample{encoder}"
+    kind = "adapters with magnitudes (DoRA)" if adapter.kind == "dora" else "adapters"
+    return f"{kind} of rank {adapter.rank} at {targets}"
+
+
 def _adapted(job: Job) -> Iterator[str]:
     """Sentences on adapters and their base."""
     adapter = job.recipe.adapter
@@ -362,7 +374,7 @@ def _adapted(job: Job) -> Iterator[str]:
         return
     count = job.held.trained.whole
     yield (
-        f"adapters of rank {adapter.rank} at {', '.join(adapter.targets)}: {count:,} trained"
+        f"{_named(adapter)}: {count:,} trained"
         f" parameters in {job.recipe.gradients}, all others frozen; peft's modules are checked"
         " against torch's MemTracker"
     )

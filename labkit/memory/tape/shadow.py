@@ -228,7 +228,7 @@ class Shadow(Network):
         """
         x = self.ops.embedding(ids, self.token, elements)
         if x.frozen and "input" in (self.program.trained or Trained()).ends:
-            x = self.tape.leaf(x)
+            x = self.tape.leaf(x, copied=bool(self.prompt) and self.program.batched)
         return x
 
     @call
@@ -237,9 +237,6 @@ class Shadow(Network):
         local = self.tape.local
         real = unit("b·s") - unit("b·τ")
         embeds = self.embedded(Tensor(None, real, INT64), unit("b·s·h") - unit("b·τ·h"))
-        given = embeds
-        if not embeds.frozen and self.program.batched:
-            given = self.ops.view(embeds)  # its gradient is cut out of the whole one
         targets = self.ops.joined_labels()
         layers = [
             Linear(self.prompt[place], self.prompt[place + 1], unit(size))
@@ -249,7 +246,7 @@ class Shadow(Network):
         prompts = self.ops.virtual_tokens(
             self.prompt[0], layers, embeds.width, one_sample=not self.program.batched
         )
-        x = self.ops.join((unit("b·s·h"), embeds.width), local(prompts), given)
+        x = self.ops.join((unit("b·s·h"), embeds.width), local(prompts), embeds)
         return self.from_embeddings(local(x), targets)
 
     def from_embeddings(self, x: Tensor, targets: Tensor) -> Tensor:
@@ -387,7 +384,8 @@ class Shadow(Network):
     def chunk(self, part: Tensor, targets: Tensor, size: str, multiplicity: int) -> Tensor:
         """The head's loss of one part of the tokens, recomputed in the backward pass."""
         self.enter_chunk(multiplicity, Moment.LOSS_FORWARD)
-        loss = self.tape.checkpoint(lambda y: self.head(y, targets, f"{size}·v"), part)
+        given = (part,) if targets.storage is None else (part, targets)
+        loss = self.tape.checkpoint(lambda y, *_: self.head(y, targets, f"{size}·v"), *given)
         assert loss.node is not None
         loss.node.hook = lambda _: self.enter_chunk(multiplicity, Moment.LOSS_BACKWARD)
         return loss

@@ -326,14 +326,17 @@ class Tape:
 
         return Tensor(None, elements, width, Node(LAST_SEQUENCE, [], accumulate, 1))
 
-    def leaf(self, x: Tensor) -> Tensor:
+    def leaf(self, x: Tensor, *, copied: bool = False) -> Tensor:
         """``x`` as a tensor that asks for a gradient by itself.
 
         The graph holds both until the training loop drops the loss.
+
+        Args:
+            copied: its gradient comes as rows of a larger one, and is copied out of it.
         """
 
         def accumulate(grads: list[Tensor], _: list[Tensor]) -> list[Tensor | None]:
-            self.held.append(grads[0])
+            self.held.append(self.new(*x.size, grads[0]) if copied else grads[0])
             return []
 
         self.held.append(x)
