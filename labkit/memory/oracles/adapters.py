@@ -158,10 +158,13 @@ def _adapted(network: Any, model: Model, adapter: Adapter) -> Any:
 
         with torch.device("meta"):
             return Prompted(network, model, adapter)
+    saved = [_ENDS[end] for end in adapter.saved] or None
     targets = [_MODULES.get(target, target) for target in adapter.targets]
     if adapter.kind == "ia3":
         inner = [target for target in targets if target == "down"]
-        factors = IA3Config(target_modules=targets, feedforward_modules=inner)
+        factors = IA3Config(
+            target_modules=targets, feedforward_modules=inner, modules_to_save=saved
+        )
         return get_peft_model(network, factors).base_model.model
     config = LoraConfig(
         r=adapter.rank,
@@ -170,7 +173,7 @@ def _adapted(network: Any, model: Model, adapter: Adapter) -> Any:
         lora_dropout=0.1 if adapter.dropout else 0.0,
         layers_to_transform=None if adapter.layers is None else list(adapter.layers),
         layers_pattern=None if adapter.layers is None else "blocks",
-        modules_to_save=[_ENDS[end] for end in adapter.saved] or None,
+        modules_to_save=saved,
     )
     return get_peft_model(network, config).base_model.model
 
@@ -192,7 +195,10 @@ def _allocate(network: Any, dtype: Any) -> None:
                 continue
             known.append(old)
             if id(old) not in made:
-                new = torch.empty(old.shape, dtype=dtype if any(part in f"{path}." for part in _TUNERS) else old.dtype)
+                new = torch.empty(
+                    old.shape,
+                    dtype=dtype if any(part in f"{path}." for part in _TUNERS) else old.dtype,
+                )
                 made[id(old)] = torch.nn.Parameter(new) if old.requires_grad else new
             if old.requires_grad:
                 module._parameters[name] = made[id(old)]
