@@ -57,14 +57,14 @@ _UNKNOWN = (
 
 @description(slots=True)
 class Adapter:
-    """What is trained beside a frozen base: low-rank matrices (LoRA, QLoRA, DoRA), factors (IA3), or
-    virtual tokens in front of each sample (prompt tuning, P-tuning).
+    """What is trained beside a frozen base: low-rank matrices (LoRA, QLoRA, DoRA), factors (IA3),
+    or virtual tokens in front of each sample (prompt tuning, P-tuning).
 
     Each target W of a layer gets A (rank × in) and B (out × rank), with ``dora`` a magnitude for
-    each output too; with ``ia3`` a factor for each output alone, for ``down`` of its inputs. They, their gradients and what
-    the optimizer remembers of them are in the formats of the recipe's ``gradients``, ``states`` and
-    ``master``; the base is in that of its ``parameters`` and has neither. As in peft, the input of
-    an adapter is cast to the adapter's format.
+    each output too; with ``ia3`` a factor for each output alone, for ``down`` of its inputs. They,
+    their gradients and what the optimizer remembers of them are in the formats of the recipe's
+    ``gradients``, ``states`` and ``master``; the base is in that of its ``parameters`` and has
+    neither. As in peft, the input of an adapter is cast to the adapter's format.
 
     Attributes:
         rank: r of LoRA.

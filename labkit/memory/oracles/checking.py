@@ -14,7 +14,7 @@ from labkit.errors import UsageError, not_among
 from labkit.kit.describe import checked
 from labkit.memory.jobs.recipe import COUNTER_BYTES
 from labkit.memory.jobs.states import COMPONENTS
-from labkit.memory.oracles.tracker import Tracked
+from labkit.memory.oracles.tracker import FSDP_NAMES, Tracked
 from labkit.memory.plans.plan import Plan
 from labkit.memory.tape import moments
 from labkit.memory.tape.sizes import Numbers
@@ -95,7 +95,7 @@ def _beside(plan: Plan, seen: Tracked, *, frozen: bool) -> Rows:
         parts = moments.tensors(job.shape, job.mode, numbers)
         counters = COUNTER_BYTES * moments.over_layers(job.shape, parts, len)
     if plan.parallel.world_size > 1:
-        names = tracker.FSDP_NAMES.get(seen.peak_moment, ())
+        names = FSDP_NAMES.get(seen.peak_moment, ())
         moment = plan.peak_moment if plan.peak_moment in names else seen.peak_moment
         return [(f"{PEAK}{moment}", float(plan.peak_bytes + counters), float(seen.peak_bytes))]
     ours = dict(plan.estimate.moments[seen.peak_moment])

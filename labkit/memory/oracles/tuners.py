@@ -1,7 +1,7 @@
 """The networks that torch's tracker runs with peft's virtual tokens, or reentrant checkpoints.
 
-They are :class:`~labkit.memory.oracles.networks.Decoder` with another way in, or another way through
-its blocks. peft's own model stands around the first: it embeds, joins and makes the labels.
+They are :class:`~labkit.memory.oracles.networks.Decoder` with another way in, or another way
+through its blocks. peft's own model stands around the first: it embeds, joins and makes the labels.
 """
 
 from __future__ import annotations
@@ -62,8 +62,12 @@ def without_cycles() -> Iterator[None]:
 
     plain = DoraLinearLayer.get_lora_weight
 
-    def quiet(self: Any, lora_A: Any, lora_B: Any, adapter_name: str | None = None) -> Any:
-        return plain(self, _Quiet(lora_A), _Quiet(lora_B), adapter_name=adapter_name)
+    def quiet(self: Any, **given: Any) -> Any:
+        quietened = {
+            name: _Quiet(value) if isinstance(value, nn.Module) else value
+            for name, value in given.items()
+        }
+        return plain(self, **quietened)
 
     DoraLinearLayer.get_lora_weight = quiet
     try:

@@ -9,6 +9,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from labkit.memory.jobs import traffic
+from labkit.memory.jobs.adapter import Adapter
 from labkit.memory.jobs.batch import Batch
 from labkit.memory.jobs.parallel import Parallel
 from labkit.memory.jobs.recipe import QUANTISED, Recipe

@@ -203,8 +203,8 @@ class Job:
             if degree > 1:
                 most = "<= 2" if name == "zero" else "1"
                 raise BadValue(
-                    f"{name} must be {most} where the adapter is {adapter.kind}, got {degree}: it is"
-                    " known of one rank's layers alone"
+                    f"{name} must be {most} where the adapter is {adapter.kind}, got {degree}: it"
+                    " is known of one rank's layers alone"
                 )
         seen = self.batch.seq + adapter.tokens
         if self.model.positions and seen > self.model.positions:
