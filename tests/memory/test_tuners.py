@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from labkit.errors import UsageError
-from labkit.memory import Adapter, Batch, Model, Parallel, Plan, Recipe, check
+from labkit.memory import Adapter, Batch, Model, Network, Parallel, Plan, Recipe, check
 from labkit.memory.oracles import adapters
 from labkit.memory.tape import moments
 from labkit.memory.tape.sizes import Numbers
@@ -227,10 +227,60 @@ def test_a_module_says_what_a_recipe_says(config: dict[str, Any], adapter: Adapt
     assert measured.moments().loc["optimizer step", "gradients"] == 4 * trained
 
 
+PREFIXES: list[tuple[str, int, dict[str, Any]]] = [
+    ("PrefixTuning", 1, {}),
+    ("PrefixTuning", 3, {"prefix_projection": True, "encoder_hidden_size": 24}),
+    (
+        "PromptEncoder",
+        1,
+        {"encoder_reparameterization_type": "LSTM", "encoder_hidden_size": 24},
+    ),
+]
+
+
+def module_with(kind: str, given: dict[str, Any]) -> Any:
+    """A module of transformers with peft's virtual tokens of a kind, without numbers."""
+    peft = pytest.importorskip("peft")
+    torch = pytest.importorskip("torch")
+    base, _ = llama_of_transformers()
+    own = getattr(peft, f"{kind}Config")(task_type="CAUSAL_LM", num_virtual_tokens=4, **given)
+    with torch.device("meta"):
+        return peft.get_peft_model(base, own)
+
+
+def ids_and_labels(batch: Batch) -> dict[str, Any]:
+    """The arguments of a decoder of transformers."""
+    import torch
+
+    ids = torch.zeros(batch.micro_batch, batch.seq, dtype=torch.int64)
+    return {"input_ids": ids, "labels": ids.clone()}
+
+
+@pytest.mark.parametrize(("kind", "samples", "given"), PREFIXES)
+def test_prefixes_and_encoders_without_a_closed_form_are_traced(
+    kind: str, samples: int, given: dict[str, Any]
+) -> None:
+    module = module_with(kind, given)
+    network = Network.from_module(module, inputs=ids_and_labels)
+    recipe = Recipe.preset("fp32-adam")
+    plan = Plan(model=network, recipe=recipe, batch=Batch(seq=16, micro_batch=samples))
+    assert (check(plan)["difference_bytes"] == 0).all()
+    trained = sum(part.numel() for part in module.parameters() if part.requires_grad)
+    assert plan.moments().loc["optimizer step", "gradients"] == 4 * trained
+    measured = Plan(
+        model=Model.from_module(module), recipe=Recipe.preset("lora"), batch=Batch(seq=16)
+    )
+    with pytest.raises(UsageError, match=r"trace the module .Network.from_module.; got prompt"):
+        _ = measured.peak_bytes
+
+
 @pytest.mark.parametrize(
     ("config", "message"),
     [
-        ({"peft_type": "PREFIX_TUNING", "num_virtual_tokens": 8}, "need a mask that no account"),
+        (
+            {"peft_type": "PREFIX_TUNING", "num_virtual_tokens": 8},
+            "which only a trace of peft.s own module knows",
+        ),
         ({"peft_type": "LOHA", "r": 8}, "peft_type must be LORA, IA3, PROMPT_TUNING, P_TUNING"),
         ({"peft_type": "XLORA"}, "several adapters at once are not known"),
         ({"peft_type": "PROMPT_TUNING"}, "num_virtual_tokens must be a whole number"),

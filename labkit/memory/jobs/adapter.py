@@ -37,8 +37,9 @@ Kind = Literal["lora", "dora", "ia3", "prompt", "p-tuning"]
 KINDS: tuple[str, ...] = get_args(Kind)
 _PEFT_KINDS = {"LORA": "lora", "IA3": "ia3", "PROMPT_TUNING": "prompt", "P_TUNING": "p-tuning"}
 _WHY_NOT = {
-    "PREFIX_TUNING": ": keys and values of a prefix need a mask that no account here has; virtual"
-    " tokens in front of the embeddings are PROMPT_TUNING or P_TUNING",
+    "PREFIX_TUNING": ": a prefix has keys, values and a mask in every layer, which only a trace of"
+    " peft's own module knows (Network.from_module); virtual tokens in front of the embeddings are"
+    " PROMPT_TUNING or P_TUNING",
     "XLORA": ": several adapters at once are not known; give the configuration of one",
 }
 # What peft's LoRA can do beside low rank, and the account has no term for.

@@ -134,8 +134,8 @@ def _virtual_tokens(model: Model, beside: list[TensorShape]) -> Adapter:
     names = ", ".join(tensor.name for tensor in beside[:3])
     raise BadValue(
         f"{model.name}: what is beside the base must be one set of virtual tokens, of prompt tuning"
-        f" or of P-tuning with an MLP (an LSTM, or a prefix of every layer, is not known); got"
-        f" {names}"
+        f" or of P-tuning with an MLP; with an LSTM, or a prefix of every layer, trace the module"
+        f" (Network.from_module); got {names}"
     )
 
 
