@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from labkit.cli import main
 from labkit.errors import UsageError
 from labkit.memory import Adapter, Batch, Model, Network, Parallel, Plan, Recipe, check
 from labkit.memory.oracles import adapters
@@ -169,6 +170,48 @@ def test_sweeps_know_virtual_tokens() -> None:
     for adapter in (Adapter(kind="prompt", tokens=20), Adapter(kind="dora")):
         recipe = Recipe.preset("lora", adapter=adapter)
         check_sweep(Plan(model=model, recipe=recipe, batch=Batch(seq=16)))
+
+
+@pytest.mark.parametrize(
+    ("options", "trained"),
+    [
+        (["gpt2-124m", "--prompt-tokens", "8"], 8 * 768),
+        (["llama-2-7b", "--adapter", "ia3"], 614_400),
+        (
+            ["llama-2-7b", "--adapter", "dora", "--lora-rank", "8", "--set", "recompute=full"],
+            4_194_304 + 32 * 2 * 4096,
+        ),
+        (
+            ["llama-2-7b", "--adapter", "p-tuning", "--prompt-tokens=20", "--prompt-hidden=128"],
+            1_151_232,
+        ),
+    ],
+)
+def test_options_say_what_is_trained(
+    options: list[str], trained: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["memory", "plan", *options, "--json", "-"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert f"{trained:,} trained" in " ".join(told["assumptions"])
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--adapter", "loha"], "no kind (--adapter) 'loha'"),
+        (["--prompt-tokens", "0"], "--prompt-tokens must be at least 1"),
+        (["--adapter", "prompt"], "--prompt-tokens must be at least 1"),
+        (["--adapter", "ia3", "--lora-rank", "4"], "--lora-rank must be left out"),
+        (["--prompt-tokens", "4", "--lora-rank", "4"], "--lora-rank and --lora-targets must be"),
+        (["--adapter", "dora", "--prompt-hidden", "4"], "--prompt-tokens and --prompt-hidden must"),
+        (["--prompt-tokens", "4", "--prompt-hidden", "4"], "hidden must be left out"),
+    ],
+)
+def test_options_of_another_kind_are_refused(
+    options: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["memory", "plan", "llama-2-7b", *options]) == 2
+    assert message in " ".join(capsys.readouterr().err.split())
 
 
 # ---------------------------------------------------------------- peft's words

@@ -134,7 +134,9 @@ class Spread:
             if said.get("trained"):
                 raise BadValue("--set trained must be left out where --train is given")
             said["trained"] = tuple(part.strip() for part in self.train.split(","))
-        said["seq"] = said.get("seq", _usual_seq(model))
+        adapter = said.get("adapter")
+        virtual = adapter.tokens if isinstance(adapter, Adapter) else 0
+        said["seq"] = said.get("seq", _usual_seq(model, virtual))
         if self.world_size is not None:
             degrees = {name: said[name] for name in ("dp", "tp", "cp", "pp") if name in said}
             said["dp"] = Parallel.of(self.world_size, **degrees).dp
@@ -185,7 +187,8 @@ class Spread:
         names = "all-linear" if names in {"all", "all-linear"} else names.split(",")
         targets = targets_of("--lora-targets", names, model)
         rank = self.lora_rank or given.rank
-        chosen = replace(given, rank=rank, targets=targets, kind=kind)
+        own: dict[str, Any] = {"rank": rank, "targets": targets, "kind": kind}
+        chosen = replace(given, **own)
         return {"recipe": recipe, "adapter": chosen}
 
     def _prompt(self, kind: str, given: Adapter) -> Adapter:
@@ -232,11 +235,16 @@ class Spread:
         return said
 
 
-def _usual_seq(model: Model) -> int:
-    """The tokens of a sample where nobody says: as many as are learnt, 1 where it takes none."""
+def _usual_seq(model: Model, virtual: int = 0) -> int:
+    """The tokens of a sample where nobody says: as many as are learnt, 1 where it takes none.
+
+    Args:
+        virtual: tokens in front of them, which have positions too.
+    """
     if isinstance(model, memory.Network) and not model.tokens:
         return 1
-    return min(2048, model.positions or 2048)
+    learnt = model.positions - virtual if model.positions > virtual else model.positions
+    return min(2048, learnt or 2048)
 
 
 def _accepted(kind: type, name: str, value: Any) -> Any:

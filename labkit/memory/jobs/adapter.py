@@ -119,10 +119,10 @@ class Adapter:
 
     def _check_kind(self) -> None:
         """Refuse fields that are of another kind, which would be ignored."""
-        others = {"tokens": 0, "hidden": None}
+        others: dict[str, Any] = {"tokens": 0, "hidden": None}
         if self.is_prompt:
-            usual = {"rank": 16, "targets": ("q", "v"), "dropout": False, "layers": None}
-            others = usual | {"saved": ()} | ({} if self.kind == "p-tuning" else {"hidden": None})
+            others = {"rank": 16, "targets": ("q", "v"), "dropout": False, "layers": None}
+            others |= {"saved": ()} | ({} if self.kind == "p-tuning" else {"hidden": None})
             if not self.tokens:
                 raise BadValue(f"tokens must be at least 1 where kind is {self.kind}, got 0")
         elif self.kind == "ia3":

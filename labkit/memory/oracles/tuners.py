@@ -60,7 +60,8 @@ def without_cycles() -> Iterator[None]:
     """
     from peft.tuners.lora.dora import DoraLinearLayer
 
-    plain = DoraLinearLayer.get_lora_weight
+    layer: Any = DoraLinearLayer
+    plain = layer.get_lora_weight
 
     def quiet(self: Any, **given: Any) -> Any:
         quietened = {
@@ -69,11 +70,11 @@ def without_cycles() -> Iterator[None]:
         }
         return plain(self, **quietened)
 
-    DoraLinearLayer.get_lora_weight = quiet
+    layer.get_lora_weight = quiet
     try:
         yield
     finally:
-        DoraLinearLayer.get_lora_weight = plain
+        layer.get_lora_weight = plain
 
 
 class Behind(nn.Module):
@@ -128,7 +129,7 @@ class Prompted(nn.Module):
         return self.decoder.mask
 
     @mask.setter
-    def mask(self, mask: tuple[Tensor, ...]) -> None:
+    def mask(self, mask: Any) -> None:
         self.decoder.mask = mask
 
     @property
@@ -137,13 +138,14 @@ class Prompted(nn.Module):
         return self.decoder.tables
 
     @tables.setter
-    def tables(self, tables: tuple[Tensor, ...]) -> None:
+    def tables(self, tables: Any) -> None:
         self.decoder.tables = tables
 
     @property
     def decoder(self) -> Decoder:
         """The network inside."""
-        decoder: Decoder = self.peft.base_model.decoder
+        base: Any = self.peft.base_model
+        decoder: Decoder = base.decoder
         return decoder
 
     def forward(self, tokens: Tensor, targets: Tensor) -> Tensor:
