@@ -38,6 +38,7 @@ LOADS_AN_EXTRA = {
     "labkit.memory.oracles.oracle": "labkit.memory.oracles.oracle",
     "labkit.memory.oracles.split_block": "labkit.kit.ranks",
     "labkit.memory.oracles.tracker": "labkit.memory.oracles.checking",
+    "labkit.memory.oracles.tuners": "labkit.memory.oracles.checking",
     "labkit.memory.oracles.ways": "labkit.memory.oracles.checking",
     "labkit.memory.oracles.worker": "labkit.kit.ranks",
     "labkit.memory.traced.modules": "labkit.memory.traced.modules",

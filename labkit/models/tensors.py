@@ -11,7 +11,7 @@ from labkit.kit.describe import Count, Whole, description
 
 Role = Literal["hidden", "embedding", "head", "router", "expert"]
 
-BESIDE = (".lora_", ".modules_to_save.", "prompt_encoder.")
+BESIDE = (".lora_", ".ia3_l.", ".modules_to_save.", "prompt_encoder.")
 """Parts of the names that peft gives what it puts beside a base."""
 
 

@@ -327,12 +327,12 @@ def test_peft_itself_writes_such_a_configuration() -> None:
     [
         ({"r": None}, "lacks a field 'r'"),
         ({"r": 0}, "config: r must be a whole number, at least 1, got 0"),
-        ({"use_dora": True}, "use_dora must be left out"),
+        ({"lora_bias": True}, "lora_bias must be left out"),
         ({"modules_to_save": ["score"]}, "no module .modules_to_save of config. 'score'"),
         ({"modules_to_save": "lm_head"}, "modules_to_save must be a list of names"),
         ({"layers_to_transform": [-1]}, "layers_to_transform must be layers from 0 on"),
         ({"bias": "all"}, "bias must be 'none', got 'all'"),
-        ({"peft_type": "IA3"}, "peft_type must be LORA, got 'IA3'"),
+        ({"peft_type": "LOHA"}, "peft_type must be LORA, IA3, PROMPT_TUNING, P_TUNING, got 'LOHA'"),
         ({"target_modules": ["w1"]}, "no target of custom .target_modules of config. .w1"),
         ({"target_modules": ".*proj"}, "must be a list of names or 'all-linear'"),
     ],
@@ -433,7 +433,7 @@ def test_a_network_that_nobody_configured_is_recognised_with_its_adapters() -> N
 @pytest.mark.parametrize(
     ("lora_config", "recipe", "message"),
     [
-        ({"use_dora": True}, {}, "must be LoRA's two matrices .* got .*lora_magnitude_vector"),
+        ({"use_dora": True}, {}, "the same targets in every layer"),
         ({"bias": "all"}, {}, "must be frozen"),
         ({"modules_to_save": ["model.norm"]}, {}, "must be the embedding or the head"),
         ({}, {"adapter": Adapter(rank=8)}, "adapter must be None, or as the module"),
@@ -463,22 +463,3 @@ def test_what_a_module_has_beside_its_base_is_known_or_refused(
     )
     with pytest.raises(UsageError, match=message):
         _ = plan.peak_bytes
-
-
-def test_virtual_tokens_are_refused() -> None:
-    peft = pytest.importorskip("peft")
-    torch = pytest.importorskip("torch")
-    transformers = pytest.importorskip("transformers")
-    config = transformers.LlamaConfig(
-        hidden_size=64, num_hidden_layers=2, num_attention_heads=4, intermediate_size=88,
-        vocab_size=97,
-    )  # fmt: skip
-    base = transformers.AutoModelForCausalLM.from_config(config)
-    tuning = peft.PromptTuningConfig(task_type="CAUSAL_LM", num_virtual_tokens=4)
-    module = peft.get_peft_model(base, tuning)
-    assert torch.is_grad_enabled()
-    plan = Plan(model=Model.from_module(module), recipe=Recipe.preset("lora"), batch=BATCH)
-    with pytest.raises(UsageError, match="got prompt_encoder"):
-        _ = plan.peak_bytes
-    with pytest.raises(UsageError, match="peft_type must be LORA, got 'PROMPT_TUNING'"):
-        Adapter.from_peft({"peft_type": "PROMPT_TUNING", "num_virtual_tokens": 4}, LLAMA)

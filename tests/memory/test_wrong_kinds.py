@@ -146,6 +146,7 @@ OWN = ("from_hf", "from_module", "preset")
 INNER = (
     "Adapter.base_bytes",
     "Adapter.check",
+    "Adapter.prompt_shapes",
     "Batch.num_checkpoints",
     "Batch.num_recomputed",
     "Parallel.elements",

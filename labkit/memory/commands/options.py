@@ -14,7 +14,7 @@ from labkit.hardware import accelerator
 from labkit.kit.command import argument, assignments, byte_count, option, value_of
 from labkit.kit.describe import field_rules
 from labkit.kit.rules import Refused
-from labkit.memory.jobs.adapter import TARGETS, Adapter, targets_of
+from labkit.memory.jobs.adapter import KINDS, TARGETS, Adapter, targets_of
 from labkit.memory.jobs.parallel import Parallel
 from labkit.memory.jobs.recipe import PRESETS, Recipe
 from labkit.memory.plans.frameworks import FRAMEWORKS, Framework, framework
@@ -97,6 +97,21 @@ class Spread:
     lora_config: Annotated[
         str | None, option("PEFT's adapter_config.json in place of the two.", metavar="FILE")
     ] = None
+    adapter: Annotated[
+        str | None,
+        option(
+            f"What is trained beside a frozen base: {', '.join(KINDS)}. Default: lora, or prompt"
+            " with --prompt-tokens. --lora-targets are IA3's too, by default k,v,down.",
+            metavar="KIND",
+        ),
+    ] = None
+    prompt_tokens: Annotated[
+        int | None,
+        option("Virtual tokens of prompt tuning or P-tuning, in addition to each sample's."),
+    ] = None
+    prompt_hidden: Annotated[
+        int | None, option("Width of P-tuning's MLP. Default: the model's.")
+    ] = None
     train: Annotated[
         str | None,
         option(
@@ -119,7 +134,9 @@ class Spread:
             if said.get("trained"):
                 raise BadValue("--set trained must be left out where --train is given")
             said["trained"] = tuple(part.strip() for part in self.train.split(","))
-        said["seq"] = said.get("seq", usual_seq(model))
+        adapter = said.get("adapter")
+        virtual = adapter.tokens if isinstance(adapter, Adapter) else 0
+        said["seq"] = said.get("seq", usual_seq(model, virtual))
         if self.world_size is not None:
             degrees = {name: said[name] for name in ("dp", "tp", "cp", "pp") if name in said}
             said["dp"] = Parallel.of(self.world_size, **degrees).dp
@@ -135,27 +152,64 @@ class Spread:
             UsageError: an option breaks a rule; the message names it.
         """
         options = (self.lora_rank, self.lora_targets, self.lora_config)
-        if options == (None, None, None):
+        others = (self.adapter, self.prompt_tokens, self.prompt_hidden)
+        if options == (None, None, None) and others == (None, None, None):
             return {}
         recipe = self.recipe or "lora"
         if recipe not in PRESETS:
             raise not_among("recipe", recipe, PRESETS)
         given: Adapter = PRESETS[recipe].get("adapter", Adapter())
         if self.lora_config is not None:
-            if options[:2] != (None, None):
-                raise BadValue("--lora-config must be given without --lora-rank and --lora-targets")
+            if (*options[:2], *others) != (None,) * 5:
+                raise BadValue(
+                    "--lora-config must be given without --lora-rank, --lora-targets, --adapter and"
+                    " --prompt-tokens"
+                )
             read = Adapter.from_peft(self.lora_config, model)
             return {"recipe": recipe, "adapter": replace(read, base=given.base)}
         if self.lora_rank is not None and self.lora_rank < 1:
             raise BadValue(f"--lora-rank must be at least 1, got {self.lora_rank}")
+        kind = self.adapter or ("lora" if self.prompt_tokens is None else "prompt")
+        if kind not in KINDS:
+            raise not_among("kind (--adapter)", kind, KINDS)
+        if kind in {"prompt", "p-tuning"}:
+            return {"recipe": recipe, "adapter": self._prompt(kind, given)}
+        if others[1:] != (None, None):
+            raise BadValue(
+                f"--prompt-tokens and --prompt-hidden must be left out where --adapter is {kind}"
+            )
+        if kind == "ia3" and self.lora_rank is not None:
+            raise BadValue("--lora-rank must be left out where --adapter is ia3: it has no rank")
         names: Any = "q,v"
+        if kind == "ia3":
+            names = "k,v,down"
         if model.fused_qkv:
-            names = "qkv"
+            names = "qkv,down" if kind == "ia3" else "qkv"
         names = self.lora_targets or names
         names = "all-linear" if names in {"all", "all-linear"} else names.split(",")
         targets = targets_of("--lora-targets", names, model)
         rank = self.lora_rank or given.rank
-        return {"recipe": recipe, "adapter": replace(given, rank=rank, targets=targets)}
+        own: dict[str, Any] = {"rank": rank, "targets": targets, "kind": kind}
+        chosen = replace(given, **own)
+        return {"recipe": recipe, "adapter": chosen}
+
+    def _prompt(self, kind: str, given: Adapter) -> Adapter:
+        """The adapter that is virtual tokens."""
+        if (self.lora_rank, self.lora_targets) != (None, None):
+            raise BadValue(
+                f"--lora-rank and --lora-targets must be left out where --adapter is {kind}"
+            )
+        if self.prompt_tokens is None or self.prompt_tokens < 1:
+            raise BadValue(
+                f"--prompt-tokens must be at least 1 where --adapter is {kind}, got"
+                f" {self.prompt_tokens}"
+            )
+        return replace(
+            given,
+            kind=kind,  # type: ignore[arg-type]
+            tokens=self.prompt_tokens,
+            hidden=self.prompt_hidden,
+        )
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -183,11 +237,16 @@ class Spread:
         return said
 
 
-def usual_seq(model: Model) -> int:
-    """The tokens of a sample where nobody says: as many as are learnt, 1 where it takes none."""
+def usual_seq(model: Model, virtual: int = 0) -> int:
+    """The tokens of a sample where nobody says: as many as are learnt, 1 where it takes none.
+
+    Args:
+        virtual: tokens in front of them, which have positions too.
+    """
     if isinstance(model, memory.Network) and not model.tokens:
         return 1
-    return min(2048, model.positions or 2048)
+    learnt = model.positions - virtual if model.positions > virtual else model.positions
+    return min(2048, learnt or 2048)
 
 
 def _accepted(kind: type, name: str, value: Any) -> Any:

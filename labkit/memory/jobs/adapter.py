@@ -33,9 +33,17 @@ ENDS = {
     "embedding": ("embed_tokens", "wte", "token", "embedding", "tok_embeddings"),
     "head": ("lm_head", "output", "head", "embed_out"),
 }
+Kind = Literal["lora", "dora", "ia3", "prompt", "p-tuning"]
+KINDS: tuple[str, ...] = get_args(Kind)
+_PEFT_KINDS = {"LORA": "lora", "IA3": "ia3", "PROMPT_TUNING": "prompt", "P_TUNING": "p-tuning"}
+_WHY_NOT = {
+    "PREFIX_TUNING": ": a prefix has keys, values and a mask in every layer, which only a trace of"
+    " peft's own module knows (Network.from_module); virtual tokens in front of the embeddings are"
+    " PROMPT_TUNING or P_TUNING",
+    "XLORA": ": several adapters at once are not known; give the configuration of one",
+}
 # What peft's LoRA can do beside low rank, and the account has no term for.
 _UNKNOWN = (
-    "use_dora",
     "layer_replication",
     "rank_pattern",
     "target_parameters",
@@ -50,12 +58,14 @@ _UNKNOWN = (
 
 @description(slots=True)
 class Adapter:
-    """Low-rank matrices that are trained in place of a frozen base (LoRA, QLoRA).
+    """What is trained beside a frozen base: low-rank matrices (LoRA, QLoRA, DoRA), factors (IA3),
+    or virtual tokens in front of each sample (prompt tuning, P-tuning).
 
-    Each target W of a layer gets A (rank × in) and B (out × rank). They, their gradients and what
-    the optimizer remembers of them are in the formats of the recipe's ``gradients``, ``states`` and
-    ``master``; the base is in that of its ``parameters`` and has neither. As in peft, the input of
-    an adapter is cast to the adapter's format.
+    Each target W of a layer gets A (rank × in) and B (out × rank), with ``dora`` a magnitude for
+    each output too; with ``ia3`` a factor for each output alone, for ``down`` of its inputs. They,
+    their gradients and what the optimizer remembers of them are in the formats of the recipe's
+    ``gradients``, ``states`` and ``master``; the base is in that of its ``parameters`` and has
+    neither. As in peft, the input of an adapter is cast to the adapter's format.
 
     Attributes:
         rank: r of LoRA.
@@ -69,8 +79,16 @@ class Adapter:
             (fp32 for each 256 of those), and one at a time is made wide; embeddings, head and norms
             are as ``parameters`` says. ``"nf4-single"``: the scales are fp32. ``"stored"``: all is
             as ``parameters`` says.
+        kind: ``"lora"``, ``"dora"``, ``"ia3"``; ``"prompt"``: embeddings of ``tokens`` virtual
+            tokens, which every sample has in addition to the batch's ``seq``; ``"p-tuning"``: those
+            come out of an MLP of three layers. rank, targets, dropout, layers and saved are not of
+            these two; rank, dropout and layers are not of ``ia3``.
+        tokens: virtual tokens; 0 where there are none.
+        hidden: the width of P-tuning's MLP; None for the model's own.
 
-    Source: Hu et al. 2022 (LoRA) §4; Dettmers et al. 2023 (QLoRA) §3.
+    Source: Hu et al. 2022 (LoRA) §4; Dettmers et al. 2023 (QLoRA) §3; Liu et al. 2024 (DoRA) §4.3;
+    Liu et al. 2022 (IA3) §3.3; Lester et al. 2021 (prompt tuning) §2; Liu et al. 2021 (P-tuning)
+    §2. Each is what peft 0.21 makes of it.
 
     >>> Adapter(base="nf4").base_bytes(4096 * 4096)  # 4.127 bits a weight
     8654852
@@ -82,8 +100,12 @@ class Adapter:
     layers: tuple[Whole, ...] | None = None
     saved: tuple[Literal["embedding", "head"], ...] = ()
     base: Literal["stored", "nf4", "nf4-single"] = "stored"
+    kind: Kind = "lora"
+    tokens: Whole = 0
+    hidden: Size | None = None
 
     def __post_init__(self) -> None:
+        self._check_kind()
         if not self.targets:
             raise BadValue(f"targets must name at least one of {', '.join(TARGETS)}")
         if len(set(self.targets)) < len(self.targets):
@@ -94,6 +116,47 @@ class Adapter:
             raise BadValue(f"layers must name each layer once, and one at least; got {self.layers}")
         if len(set(self.saved)) < len(self.saved):
             raise BadValue(f"saved must name each end once, got {', '.join(self.saved)}")
+
+    def _check_kind(self) -> None:
+        """Refuse fields that are of another kind, which would be ignored."""
+        others: dict[str, Any] = {"tokens": 0, "hidden": None}
+        if self.is_prompt:
+            others = {"rank": 16, "targets": ("q", "v"), "dropout": False, "layers": None}
+            others |= {"saved": ()} | ({} if self.kind == "p-tuning" else {"hidden": None})
+            if not self.tokens:
+                raise BadValue(f"tokens must be at least 1 where kind is {self.kind}, got 0")
+        elif self.kind == "ia3":
+            others |= {"rank": 16, "dropout": False, "layers": None}
+        for name, value in others.items():
+            if getattr(self, name) != value:
+                raise BadValue(
+                    f"{name} must be left out where kind is {self.kind}, got"
+                    f" {getattr(self, name)!r}"
+                )
+        if self.packed and self.kind in {"dora", "ia3"}:
+            raise BadValue(
+                f"base must be stored where kind is {self.kind}, got {self.base}: how bitsandbytes'"
+                " layers run it is not known"
+            )
+
+    @property
+    def is_prompt(self) -> bool:
+        """Whether it is virtual tokens in front of each sample."""
+        return self.kind in {"prompt", "p-tuning"}
+
+    def prompt_shapes(self, hidden: int) -> tuple[tuple[int, ...], ...]:
+        """The tensors of virtual tokens and of their encoder; none where there are no such tokens.
+
+        Args:
+            hidden: the model's size.
+        """
+        if not self.is_prompt:
+            return ()
+        table = (self.tokens, hidden)
+        if self.kind == "prompt":
+            return (table,)
+        wide = self.hidden or hidden
+        return (table, (wide, hidden), (wide,), (wide, wide), (wide,), (hidden, wide), (hidden,))
 
     @property
     def packed(self) -> bool:
@@ -136,6 +199,8 @@ class Adapter:
                 f"layers must be from 0 to {model.num_layers - 1} for {model.name}, got"
                 f" {max(self.layers)}"
             )
+        if self.is_prompt:
+            return
         attention = ("qkv", "o") if model.fused_qkv else ("q", "k", "v", "o")
         inner = ("gate", "up", "down") if model.mlp == "swiglu" else ("up", "down")
         known = attention if model.num_experts else (*attention, *inner)
@@ -163,8 +228,15 @@ class Adapter:
         """
         where, given = _given(config)
         kind = given.get("peft_type", "LORA")
+        if kind not in _PEFT_KINDS:
+            raise BadValue(
+                f"{where}: peft_type must be {', '.join(_PEFT_KINDS)}, got {kind!r}"
+                f"{_WHY_NOT.get(str(kind), '')}"
+            )
+        if kind == "IA3":
+            return cls(**_factors(where, given, model))
         if kind != "LORA":
-            raise BadValue(f"{where}: peft_type must be LORA, got {kind!r}")
+            return cls(**_virtual_tokens(where, given, model))
         if "r" not in given:
             raise UsageError(f"{where}: lacks a field 'r', the rank of the adapters")
         rank = given["r"]
@@ -186,7 +258,64 @@ class Adapter:
             dropout=bool(given.get("lora_dropout")),
             layers=_layers(where, given.get("layers_to_transform")),
             saved=_saved(where, given.get("modules_to_save")),
+            kind="dora" if given.get("use_dora") else "lora",
         )
+
+
+def _require(where: str, given: Mapping[str, Any], wanted: Mapping[str, tuple[Any, ...]]) -> None:
+    """Refuse a field of a configuration that is none of what is known, of which the first is told.
+
+    A field that is left out, or empty, is what peft takes it for, which is known.
+    """
+    for name, values in wanted.items():
+        value = given.get(name)
+        if value not in (None, "", [], *values):
+            raise BadValue(
+                f"{where}: {name} must be {values[0] if values else 'left out'}, got {value!r}: the"
+                " account does not know it"
+            )
+
+
+def _virtual_tokens(where: str, given: Mapping[str, Any], model: Model) -> dict[str, Any]:
+    """The fields of an adapter that is virtual tokens."""
+    tokens = given.get("num_virtual_tokens")
+    if type(tokens) is not int or not 1 <= tokens <= 2**40:
+        raise BadValue(
+            f"{where}: num_virtual_tokens must be a whole number, at least 1, got {tokens!r}"
+        )
+    known: dict[str, tuple[Any, ...]] = {
+        "task_type": ("CAUSAL_LM",),
+        "num_transformer_submodules": (1,),
+        "token_dim": (model.hidden,),
+        "num_layers": (model.num_layers,),
+        "modules_to_save": (),
+    }
+    kind = _PEFT_KINDS[given["peft_type"]]
+    if kind == "prompt":
+        _require(where, given, known)
+        return {"kind": kind, "tokens": tokens}
+    _require(where, given, known | {"encoder_reparameterization_type": ("MLP",)})
+    hidden = given.get("encoder_hidden_size")
+    if hidden is not None and (type(hidden) is not int or not 1 <= hidden <= 2**40):
+        raise BadValue(
+            f"{where}: encoder_hidden_size must be a whole number, at least 1, got {hidden!r}"
+        )
+    return {"kind": kind, "tokens": tokens, "hidden": hidden}
+
+
+def _factors(where: str, given: Mapping[str, Any], model: Model) -> dict[str, Any]:
+    """The fields of an adapter that is IA3."""
+    _require(where, given, {"exclude_modules": ()})
+    targets = targets_of(f"target_modules of {where}", given.get("target_modules"), model)
+    inner = given.get("feedforward_modules") or []
+    scaled = targets_of(f"feedforward_modules of {where}", inner, model) if inner else ()
+    wanted = tuple(target for target in targets if target == "down")
+    if tuple(scaled) != wanted:
+        raise BadValue(
+            f"{where}: feedforward_modules must be {', '.join(wanted) or 'empty'}, as the targets"
+            f" have it, got {', '.join(scaled) or 'none'}: factors of other inputs are not known"
+        )
+    return {"kind": "ia3", "targets": targets, "saved": _saved(where, given.get("modules_to_save"))}
 
 
 def _layers(where: str, given: Any) -> tuple[int, ...] | None:

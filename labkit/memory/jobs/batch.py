@@ -56,6 +56,9 @@ class Batch:
         input_gradients: where layers are recomputed, the embedding's output asks for a gradient
             even if the embedding is frozen, as transformers' ``enable_input_require_grads`` makes
             it: the first layers then have a backward pass, and that gradient is kept.
+        reentrant: layers that are recomputed run without a graph at first, and the backward pass of
+            each has one inside it (``use_reentrant=True`` of torch's ``checkpoint``): a layer is
+            computed again to its end, and has a gradient only where its input has one.
         workspace_bytes: what cuBLAS keeps for each of torch's two threads that multiply, forward
             and backward, from their first product on; 0 where no card is named.
         layer_workspace_bytes: what the layers' own library keeps for its products beside that
@@ -86,6 +89,7 @@ class Batch:
     offload_activations: Literal["device", "cpu"] = "device"
     gpu: bool = False
     input_gradients: bool = False
+    reentrant: bool = False
     workspace_bytes: Whole = 0
     layer_workspace_bytes: Whole = 0
     formula: Literal["zero-paper"] | None = None
@@ -99,6 +103,16 @@ class Batch:
             raise BadValue(
                 f"offload_activations must be device where formula is {self.formula}, got"
                 f" {self.offload_activations}: papers' activations have no place of their own"
+            )
+        if self.reentrant and not self.every:
+            raise BadValue(
+                f"recompute must be full or a number where reentrant is True, got {self.recompute}:"
+                " a reentrant checkpoint keeps nothing inside a layer"
+            )
+        if self.reentrant and self.offload_activations != "device":
+            raise BadValue(
+                f"offload_activations must be device where reentrant is True, got"
+                f" {self.offload_activations}: how its inputs come back is not known"
             )
         if self.recompute_group > 1 and self.recompute != "full":
             raise BadValue(

@@ -14,7 +14,10 @@ from labkit.memory.tape.shadow_blocks import ADAPTED
 from labkit.models import Model, TensorShape
 from labkit.models.tensors import by_unit
 
-_MATRIX = re.compile(r"(?P<path>.*)\.lora_(?P<half>[AB])\.(?P<set>[^.]+)\.weight")
+_MATRIX = re.compile(r"(?P<path>.*)\.lora_(?P<half>[AB]|magnitude_vector)\.(?P<set>[^.]+)\.weight")
+
+
+_FACTORS = re.compile(r"(?P<path>.*)\.ia3_l\.(?P<set>[^.]+)")
 
 
 @lru_cache(maxsize=64)
@@ -66,6 +69,10 @@ def _adapter_in(model: Model, beside: list[TensorShape]) -> Adapter:
             f"{model.name}: a base with adapters must be frozen, but for copies (modules_to_save):"
             f" {trained[0]} is trained"
         )
+    if any("prompt_encoder." in tensor.name for tensor in beside):
+        return _virtual_tokens(model, beside)
+    if any(".ia3_l." in tensor.name for tensor in beside):
+        return _factors(model, beside)
     saved = [t.role for t in beside if ".modules_to_save." in t.name]
     if unknown := [role for role in saved if role not in {"embedding", "head"}]:
         raise BadValue(
@@ -97,7 +104,8 @@ def _adapter_in(model: Model, beside: list[TensorShape]) -> Adapter:
             f" layer that has any; ranks are {sorted(ranks)}"
         )
     names = {text.partition(" ")[0] for text in next(iter(every))}
-    if 2 * len(names) != len(next(iter(every))):
+    dora = any("magnitude" in text for text in next(iter(every)))
+    if (3 if dora else 2) * len(names) != len(next(iter(every))):
         raise BadValue(f"{model.name}: each projection must have one adapter, got several sets")
     order = list(by_unit(t for t in model.layout if t.unit != "root"))
     layers = tuple(number for number, unit in enumerate(order) if unit in targets)
@@ -106,5 +114,60 @@ def _adapter_in(model: Model, beside: list[TensorShape]) -> Adapter:
         targets=tuple(target for target in TARGETS if target in names),  # type: ignore[misc]
         dropout=dropouts.pop(),
         layers=None if len(layers) == model.num_layers else layers,
+        saved=tuple(end for end in ("embedding", "head") if end in saved),
+        kind="dora" if dora else "lora",
+    )
+
+
+def _virtual_tokens(model: Model, beside: list[TensorShape]) -> Adapter:
+    """The virtual tokens that a module has in front of each sample."""
+    shapes = [tensor.shape for tensor in beside]
+    table = next((t for t in beside if t.name.endswith(".embedding.weight")), beside[0])
+    tokens = table.shape[0]
+    known = [Adapter(kind="prompt", tokens=tokens)]
+    if len(shapes) > 1:
+        known.append(Adapter(kind="p-tuning", tokens=tokens, hidden=shapes[1][0]))
+    for adapter in known:
+        learns = all(tensor.trained for tensor in beside)
+        if learns and list(adapter.prompt_shapes(model.hidden)) == shapes:
+            return adapter
+    names = ", ".join(tensor.name for tensor in beside[:3])
+    raise BadValue(
+        f"{model.name}: what is beside the base must be one set of virtual tokens, of prompt tuning"
+        f" or of P-tuning with an MLP; with an LSTM, or a prefix of every layer, trace the module"
+        f" (Network.from_module); got {names}"
+    )
+
+
+def _factors(model: Model, beside: list[TensorShape]) -> Adapter:
+    """The IA3 that a module has."""
+    targets: dict[str, set[str]] = {}
+    saved = [t.role for t in beside if ".modules_to_save." in t.name]
+    for tensor in beside:
+        if ".modules_to_save." in tensor.name:
+            continue
+        said = _FACTORS.fullmatch(tensor.name)
+        target = said and ADAPTED.get(str(tape_name(f"{said['path']}.weight", model)))
+        inner = tensor.shape[0] == 1
+        if not target or inner != (target == "down") or not tensor.trained:
+            raise BadValue(
+                f"{model.name}: IA3's factors must be trained, and of a projection's output, or of"
+                f" down's input (feedforward_modules); got {tensor.name}, {tensor.shape}"
+            )
+        targets.setdefault(tensor.unit, set()).add(f"{target} {said and said['set']}")
+    every = {frozenset(chosen) for chosen in targets.values()}
+    names = {text.partition(" ")[0] for chosen in every for text in chosen}
+    if len(every) != 1 or len(names) != len(next(iter(every))) or len(targets) != model.num_layers:
+        raise BadValue(
+            f"{model.name}: every layer must have one set of IA3's factors, of the same projections"
+        )
+    if unknown := [role for role in saved if role not in {"embedding", "head"}]:
+        raise BadValue(
+            f"{model.name}: modules_to_save must be the embedding or the head, got a copy of a part"
+            f" that is {unknown[0]}"
+        )
+    return Adapter(
+        kind="ia3",
+        targets=tuple(target for target in TARGETS if target in names),  # type: ignore[misc]
         saved=tuple(end for end in ("embedding", "head") if end in saved),
     )

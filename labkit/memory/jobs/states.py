@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, lru_cache
+from math import prod
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -146,6 +147,8 @@ def rows_of(
                 continue
             for row in _rows_like(model, cut, unit, tensor, adapter, trained):
                 counts[row] += 1
+    for row in _prompt_rows(adapter, model):
+        counts[row] += 1
     return tuple(
         Rows(rows, rest, number, *others) for (rows, rest, *others), number in counts.items()
     )
@@ -189,13 +192,28 @@ def _rows_like(
                 yield (*own, True, False, False, False)
 
 
+def _prompt_rows(adapter: Adapter | None, model: Model) -> Iterator[tuple[Any, ...]]:
+    """The same of virtual tokens, whose table is an embedding."""
+    shapes = () if adapter is None else adapter.prompt_shapes(model.hidden)
+    for number, shape in enumerate(shapes):
+        first, *rest = shape
+        hidden = number > 0 and len(shape) == 2
+        own = (first, prod(rest), False, "root", 1, shape, hidden)
+        yield (*own, True, False, False, number == 0)
+
+
 def _adapters(adapter: Adapter, tensor: TensorShape) -> Iterator[tuple[int, int]]:
-    """The shapes of an adapter's two matrices beside a matrix of a layer, where it is a target."""
+    """The shapes of what an adapter has beside a matrix of a layer, where it is a target."""
     name = tensor.name.removesuffix(".weight").rpartition(".")[2]
     if tensor.role == "hidden" and name in {TENSORS[target][0] for target in adapter.targets}:
         rows, columns = tensor.shape
+        if adapter.kind == "ia3":
+            yield (1, columns) if name == TENSORS["down"][0] else (rows, 1)
+            return
         yield adapter.rank, columns
         yield rows, adapter.rank
+        if adapter.kind == "dora":
+            yield rows, 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -58,6 +58,8 @@ def trained_of(
     Raises:
         BadValue: a word names a layer that the model does not have.
     """
+    if adapter is not None and adapter.is_prompt:
+        return Trained(frozenset({"prompt"}))
     if adapter is not None:
         layers = [
             frozenset({"adapters"}) if adapter.layers is None or number in adapter.layers else NONE

@@ -10,6 +10,7 @@ Importing this module does not load torch; its functions do.
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import nullcontext
 from functools import partial
 from typing import Any
 
@@ -21,9 +22,11 @@ from labkit.memory.oracles import tracker, ways
 from labkit.memory.oracles.tracker import Tracked
 from labkit.memory.plans.plan import Plan
 from labkit.memory.tape.mode import Mode
-from labkit.memory.tape.trained import Trained, is_trained
+from labkit.memory.tape.trained import ALL, Trained, is_trained
 from labkit.models import Model
 
+EVERYTHING = Trained(frozenset({"embedding", "position", "norm", "head"}), (ALL,))
+_TUNERS = (".lora_", ".ia3_", "prompt_encoder.")
 _ENDS = {"embedding": "token", "head": "output"}
 _MODULES = {"q": "query", "k": "key", "v": "value", "o": "out"}
 
@@ -40,7 +43,7 @@ def settings_of(plan: Plan) -> dict[str, Any]:
     places = {recipe.offload_parameters, recipe.offload_gradients, recipe.offload_optimizer}
     plain = recipe.optimizer == "adam" and not recipe.amsgrad and recipe.second_gradients is None
     job = plan.estimate.job
-    trained = job.arguments["trained"]
+    trained = job.arguments.get("trained", EVERYTHING)
     reasons = {
         "one rank": plan.parallel.world_size == 1,
         "a base that is not in 4 bits": adapter is None or not adapter.packed,
@@ -60,6 +63,7 @@ def settings_of(plan: Plan) -> dict[str, Any]:
     numbers = {name: job.arguments[name] for name in names}
     width = job.arguments.get("adapter_bytes", 4)
     own = {"model": job.model, "mode": job.mode, "step": recipe.step}
+    own["reentrant"] = job.batch.reentrant
     return {**own, "trained": trained, "adapter": adapter, "width": width, **numbers}
 
 
@@ -77,6 +81,7 @@ def track(
     period: int = 1,
     group: int = 1,
     chunks: int = 8,
+    reentrant: bool = False,
 ) -> Tracked:
     """Run one step (forward, loss, backward, AdamW) on fake tensors and count.
 
@@ -91,6 +96,7 @@ def track(
         width: bytes of an element of the adapters, 4 or 2.
         period, group, chunks: of recomputed layers and of a chunked head, as
             :class:`~labkit.memory.tape.sizes.Numbers` has them.
+        reentrant: whether recomputed layers are reentrant checkpoints.
 
     Raises:
         UsageError: peft is not there, or the networks lack what the model asks for.
@@ -98,29 +104,38 @@ def track(
     import torch
     from torch._subclasses.fake_tensor import FakeTensorMode
 
-    from labkit.memory.oracles import networks
+    from labkit.memory.oracles import networks, tuners
 
     sizes = {"seq": seq, "period": period, "group": group, "chunks": chunks}
     with torch.device("meta"):
         network: Any = networks.build(model, mode, **sizes)
+    if reentrant:
+        network.__class__ = tuners.Reentrant
+    decoder = network
     if adapter is not None:
         extras.need("a step with adapters", "dev", "peft")
-        network = _adapted(network, adapter)
+        network = _adapted(network, model, adapter)
     else:
         for name, parameter in network.named_parameters():
             parameter.requires_grad_(trains(name) if trains else _is_trained(name, model, trained))
     if mode.input_gradients:
         network.token.register_forward_hook(lambda *given: given[2].requires_grad_(True))
-    with FakeTensorMode():
+    dora = adapter is not None and adapter.kind == "dora"
+    with FakeTensorMode(), tuners.without_cycles() if dora else nullcontext():
         _allocate(network, torch.float32 if width == 4 else torch.bfloat16)
         parts = [part for part in network.parameters() if part.requires_grad]
         how: dict[str, Any] = {"foreach": step == "foreach", "fused": step == "fused"}
         optimizer = torch.optim.AdamW(parts, lr=1e-4, **how)
-        batch = [torch.zeros(micro_batch, seq, dtype=torch.int64) for _ in range(2)]
+        virtual = adapter.tokens if adapter is not None else 0
+        given = (micro_batch, seq - virtual)
+        batch = [torch.zeros(given, dtype=torch.int64) for _ in range(2)]
         stretch = partial(tracker.stretch_of, model, mode, group=group, period=period)
         if len(trained.layers) > 1:
             stretch = partial(trained.stretch, group=group if mode.recompute == "full" else 1)
-        return tracker.step_of(network, optimizer, batch, mode=mode, stretch=stretch)
+        observe = partial(tuners.told, decoder, stretch) if reentrant or virtual else None
+        return tracker.step_of(
+            network, optimizer, batch, mode=mode, stretch=stretch, observe=observe
+        )
 
 
 def _is_trained(name: str, model: Model, trained: Trained) -> bool:
@@ -133,17 +148,32 @@ def _is_trained(name: str, model: Model, trained: Trained) -> bool:
     return is_trained(str(tape_name(name, model)), names)
 
 
-def _adapted(network: Any, adapter: Adapter) -> Any:
+def _adapted(network: Any, model: Model, adapter: Adapter) -> Any:
     """The network with adapters, on the meta device: peft does not build on fake tensors."""
-    from peft import LoraConfig, get_peft_model
+    import torch
+    from peft import IA3Config, LoraConfig, get_peft_model
 
+    if adapter.is_prompt:
+        from labkit.memory.oracles.tuners import Prompted
+
+        with torch.device("meta"):
+            return Prompted(network, model, adapter)
+    saved = [_ENDS[end] for end in adapter.saved] or None
+    targets = [_MODULES.get(target, target) for target in adapter.targets]
+    if adapter.kind == "ia3":
+        inner = [target for target in targets if target == "down"]
+        factors = IA3Config(
+            target_modules=targets, feedforward_modules=inner, modules_to_save=saved
+        )
+        return get_peft_model(network, factors).base_model.model
     config = LoraConfig(
         r=adapter.rank,
-        target_modules=[_MODULES.get(target, target) for target in adapter.targets],
+        use_dora=adapter.kind == "dora",
+        target_modules=targets,
         lora_dropout=0.1 if adapter.dropout else 0.0,
         layers_to_transform=None if adapter.layers is None else list(adapter.layers),
         layers_pattern=None if adapter.layers is None else "blocks",
-        modules_to_save=[_ENDS[end] for end in adapter.saved] or None,
+        modules_to_save=saved,
     )
     return get_peft_model(network, config).base_model.model
 
@@ -165,7 +195,10 @@ def _allocate(network: Any, dtype: Any) -> None:
                 continue
             known.append(old)
             if id(old) not in made:
-                new = torch.empty(old.shape, dtype=dtype if ".lora_" in path else old.dtype)
+                new = torch.empty(
+                    old.shape,
+                    dtype=dtype if any(part in f"{path}." for part in _TUNERS) else old.dtype,
+                )
                 made[id(old)] = torch.nn.Parameter(new) if old.requires_grad else new
             if old.requires_grad:
                 module._parameters[name] = made[id(old)]

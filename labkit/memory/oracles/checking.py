@@ -14,6 +14,7 @@ from labkit.errors import UsageError, not_among
 from labkit.kit.describe import checked
 from labkit.memory.jobs.recipe import COUNTER_BYTES
 from labkit.memory.jobs.states import COMPONENTS
+from labkit.memory.oracles.tracker import FSDP_NAMES, Tracked
 from labkit.memory.plans.plan import Plan
 from labkit.memory.tape import moments
 from labkit.memory.tape.sizes import Numbers
@@ -66,6 +67,9 @@ def _fake(plan: Plan) -> Rows:
     in_parts = plan.batch is not None and plan.batch.loss in ways.LOSSES
     _refuse_uneven_chunks(plan)
     frozen = "trained" in plan.estimate.job.arguments
+    if plan.batch is not None and plan.batch.reentrant:
+        seen = adapters.track(**adapters.settings_of(plan))
+        return _beside(plan, seen, frozen=frozen)
     if (plan.recipe.in_backward or offload or in_parts) and not frozen:
         settings = tracker.settings_of(plan)
         if settings.pop("parallel") is not None:
@@ -78,6 +82,11 @@ def _fake(plan: Plan) -> Rows:
         seen = tracker.track(**tracker.settings_of(plan))
     else:
         seen = adapters.track(**adapters.settings_of(plan))
+    return _beside(plan, seen, frozen=frozen)
+
+
+def _beside(plan: Plan, seen: Tracked, *, frozen: bool) -> Rows:
+    """The plan's components beside those that the tracker saw."""
     assert isinstance(plan.model, Model)
     counters = 0
     if not plan.recipe.step.endswith("fused"):  # on a CPU they count too
@@ -86,7 +95,7 @@ def _fake(plan: Plan) -> Rows:
         parts = moments.tensors(job.shape, job.mode, numbers)
         counters = COUNTER_BYTES * moments.over_layers(job.shape, parts, len)
     if plan.parallel.world_size > 1:
-        names = tracker.FSDP_NAMES.get(seen.peak_moment, ())
+        names = FSDP_NAMES.get(seen.peak_moment, ())
         moment = plan.peak_moment if plan.peak_moment in names else seen.peak_moment
         return [(f"{PEAK}{moment}", float(plan.peak_bytes + counters), float(seen.peak_bytes))]
     ours = dict(plan.estimate.moments[seen.peak_moment])

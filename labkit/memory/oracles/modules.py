@@ -24,7 +24,7 @@ from labkit.memory.oracles.tracker import Tracked
 from labkit.memory.plans.plan import Plan
 from labkit.memory.plans.traced import spread_of
 from labkit.memory.tape.step import Moment
-from labkit.memory.traced.modules import no_packing, quiet
+from labkit.memory.traced.modules import in_dicts, no_packing, quiet
 from labkit.memory.traced.network import Network
 from labkit.memory.traced.ranks import Spread, units_of
 
@@ -79,6 +79,7 @@ def track(plan: Plan) -> Tracked:
         optimizer.step()
         optimizer.zero_grad()
         tensors = [value for value in inputs.values() if isinstance(value, torch.Tensor)]
+        tensors += in_dicts(module)
         watch = tracker._watch(module, optimizer, tensors)
         watch.moment = Moment.FORWARD
         with watch:
@@ -186,6 +187,14 @@ def _hide_frozen(module: Any) -> None:
             if parameter is not None and not parameter.requires_grad:
                 del part._parameters[name]
                 part.register_buffer(name, parameter.data, persistent=False)
+    for part in module.modules():
+        if any(True for _ in part.parameters()) or not isinstance(
+            getattr(type(part), "dtype", None), property
+        ):
+            continue
+        # transformers reads a model's format from its first parameter, and there is none now.
+        dtype = next(tensor.dtype for tensor in part.buffers() if tensor.is_floating_point())
+        part.__class__ = type(type(part).__name__, (type(part),), {"dtype": dtype})
 
 
 @contextmanager

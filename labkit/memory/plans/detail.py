@@ -9,6 +9,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from labkit.memory.jobs import traffic
+from labkit.memory.jobs.adapter import Adapter
 from labkit.memory.jobs.batch import Batch
 from labkit.memory.jobs.parallel import Parallel
 from labkit.memory.jobs.recipe import QUANTISED, Recipe
@@ -360,6 +361,18 @@ def _states_elsewhere(recipe: Recipe) -> Iterator[str]:
         )
 
 
+def _named(adapter: Adapter) -> str:
+    """What is trained beside a base, in words."""
+    targets = ", ".join(adapter.targets)
+    if adapter.kind == "ia3":
+        return f"IA3's factors at {targets}"
+    if adapter.is_prompt:
+        encoder = " out of an MLP (P-tuning)" if adapter.kind == "p-tuning" else ""
+        return f"{adapter.tokens} virtual tokens in front of each sample{encoder}"
+    kind = "adapters with magnitudes (DoRA)" if adapter.kind == "dora" else "adapters"
+    return f"{kind} of rank {adapter.rank} at {targets}"
+
+
 def _adapted(job: Job) -> Iterator[str]:
     """Sentences on adapters and their base."""
     adapter = job.recipe.adapter
@@ -367,7 +380,7 @@ def _adapted(job: Job) -> Iterator[str]:
         return
     count = job.held.trained.whole
     yield (
-        f"adapters of rank {adapter.rank} at {', '.join(adapter.targets)}: {count:,} trained"
+        f"{_named(adapter)}: {count:,} trained"
         f" parameters in {job.recipe.gradients}, all others frozen; peft's modules are checked"
         " against torch's MemTracker"
     )
@@ -376,7 +389,7 @@ def _adapted(job: Job) -> Iterator[str]:
             f"trained copies of {', '.join(adapter.saved)} lie beside the frozen ones, in"
             f" {job.recipe.parameters}"
         )
-    if not job.arguments["trained"].ends & {"input", "embedding"}:
+    if not job.arguments["trained"].ends & {"input", "embedding", "prompt"}:
         yield "the embedding's output has no gradient: the first layer's base keeps nothing for it"
     if adapter.packed:
         yield (

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from labkit.errors import BadValue, UsageError
+from labkit.memory.jobs.adapter import Adapter
 from labkit.memory.jobs.batch import Batch
 from labkit.memory.jobs.modules import resolved
 from labkit.memory.jobs.parallel import Parallel
@@ -111,6 +112,7 @@ class Job:
         self._check_older()
         if self.recipe.adapter is not None:
             self.recipe.adapter.check(self.model)
+            self._check_beside(self.recipe.adapter)
         if self.recipe.adapter is not None or self.recipe.trained:
             self._check_frozen()
         if self.batch.target_seq is not None:
@@ -138,6 +140,8 @@ class Job:
             self._check_all_trained()
         if self.recipe.in_backward:
             self._check_in_backward()
+        if self.batch.reentrant:
+            self._check_reentrant()
         chunks = self.batch.loss_chunks
         by_number = self.batch.loss.startswith("chunked") and self.batch.loss_chunk_tokens is None
         if by_number and isinstance(chunks, int) and chunks < 2:
@@ -189,6 +193,49 @@ class Job:
                     f"{name} must be {valid} with the operators of older versions of transformers"
                     f" ({', '.join(older)}), got {value}"
                 )
+
+    def _check_reentrant(self) -> None:
+        """Refuse reentrant checkpoints where a layer would not learn, or they are not known."""
+        trained = self.trained
+        asked = self.mode.input_gradients or trained is None
+        if not asked and trained is not None and trained.deepest >= 0:
+            raise BadValue(
+                "input_gradients must be True where reentrant is and the embedding is frozen, got"
+                " False: a reentrant checkpoint has a gradient only where its input has one"
+                " (transformers' enable_input_require_grads)"
+            )
+        if self.parallel.zero == 3 or self.parallel.cp > 1:
+            raise BadValue(
+                f"reentrant must be False where zero is 3 or cp is not 1, got zero"
+                f" {self.parallel.zero} and cp {self.parallel.cp}: how layers are gathered inside"
+                " its own backward pass is not known"
+            )
+        if self.recipe.in_backward:
+            raise BadValue(
+                f"reentrant must be False where the step is {self.recipe.step}, inside the backward"
+                " pass"
+            )
+
+    def _check_beside(self, adapter: Adapter) -> None:
+        """Refuse what is not known of adapters that are not LoRA's."""
+        if adapter.kind == "lora":
+            return
+        parallel = self.parallel
+        degrees = {name: getattr(parallel, name) for name in ("tp", "pp", "cp", "ep")}
+        degrees["zero"] = parallel.zero if parallel.zero == 3 else 1
+        for name, degree in degrees.items():
+            if degree > 1:
+                most = "<= 2" if name == "zero" else "1"
+                raise BadValue(
+                    f"{name} must be {most} where the adapter is {adapter.kind}, got {degree}: it"
+                    " is known of one rank's layers alone"
+                )
+        seen = self.batch.seq + adapter.tokens
+        if self.model.positions and seen > self.model.positions:
+            raise BadValue(
+                f"seq must be at most {self.model.positions - adapter.tokens} for"
+                f" {self.model.name} behind {adapter.tokens} virtual tokens, got {self.batch.seq}"
+            )
 
     def _check_frozen(self) -> None:
         """Refuse what the account does not know of frozen parameters."""
@@ -327,7 +374,7 @@ class Job:
         """What saved tensors and moments take beside the shape and the mode."""
         return (
             {
-                "seq": self.numbers.get("seq", self.batch.seq) // self.parallel.cp,
+                "seq": self.numbers.get("seq", self.batch.seq) // self.parallel.cp + self._virtual,
                 "micro_batch": self.numbers.get("micro_batch", self.batch.micro_batch),
                 "tp": self.parallel.tp,
                 "ep": self.parallel.ep,
@@ -340,7 +387,13 @@ class Job:
             | self._chunks()
             | self._adapted()
             | self._updated()
+            | ({"reentrant": True} if self.batch.reentrant else {})
         )
+
+    @property
+    def _virtual(self) -> int:
+        """Virtual tokens in front of each sample."""
+        return self.recipe.adapter.tokens if self.recipe.adapter is not None else 0
 
     def _chunks(self) -> dict[str, Any]:
         """How the head parts the tokens: how many parts, or how many tokens each.
@@ -351,7 +404,7 @@ class Job:
         each: Any = batch.loss_chunk_tokens
         if each is None and batch.loss_chunks != "liger":
             return {"chunks": batch.loss_chunks}
-        seq = self.numbers.get("seq", batch.seq) // self.parallel.cp
+        seq = self.numbers.get("seq", batch.seq) // self.parallel.cp + self._virtual
         tokens = seq * self.numbers.get("micro_batch", batch.micro_batch)
         if self.parallel.sp:
             tokens = tokens // self.parallel.tp
@@ -380,9 +433,16 @@ class Job:
         chosen: dict[str, Any] = {} if trained is None else {"trained": trained}
         if adapter is None:
             return chosen
+        if adapter.kind != "lora":
+            chosen |= {"tuner": adapter.kind}
+        if adapter.is_prompt:
+            chosen |= {
+                "prompt_tokens": adapter.tokens,
+                "prompt_hidden": adapter.hidden or self.model.hidden,
+            }
         return chosen | {
             "rank": adapter.rank,
-            "adapted": adapter.targets,
+            "adapted": () if adapter.is_prompt else adapter.targets,
             "adapter_bytes": int(DTYPE_BYTES[self.recipe.gradients]),
             "adapter_dropout": adapter.dropout,
             "packed": adapter.packed,

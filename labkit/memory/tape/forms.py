@@ -155,7 +155,7 @@ def parameters(program: Program, *, frozen: bool = False) -> tuple[Part, ...]:
         return Part(tuple((_amount(p.elements), p.width) for p in chosen), *rest)
 
     return (
-        part([net.token, net.position]),
+        part([net.token, net.position, *net.prompt]),
         *(part(tensors.values(), *rest) for tensors, *rest in inner),
         part([*net.norm, None if program.tied else net.output]),
     )

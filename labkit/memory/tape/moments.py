@@ -106,6 +106,8 @@ def _program(shape: Shape, mode: Mode, numbers: Numbers, *, batched: bool) -> Pr
         exchanges=_exchanges(mode, numbers.cp),
         update=numbers.update,
         state_width=numbers.state_bytes,
+        reentrant=numbers.reentrant,
+        tuner=numbers.tuner,
         structure=structure,
         **fixed,
     )
@@ -149,6 +151,11 @@ def _all(condition: Any) -> bool:
     return condition if isinstance(condition, bool) else bool(np.all(condition))
 
 
+def _any(condition: Any) -> bool:
+    """Whether a number is not 0 throughout."""
+    return bool(np.any(condition))
+
+
 def _choice(name: str, condition: Any) -> bool:
     """Whether a condition holds, which it must for all configurations of one call or for none."""
     every = _all(condition)
@@ -163,7 +170,10 @@ def held(shape: Shape, mode: Mode, numbers: Numbers) -> dict[str, Any]:
     width = mode.stream_bytes
     routed = shape.num_layers - num_dense(shape)
     corrections = routed * shape.num_experts if shape.router_bias else 0  # of routers' choices
-    buffers = 2 * INT64 * numbers.micro_batch * numbers.seq + width * corrections
+    given = numbers.seq - numbers.prompt_tokens
+    buffers = 2 * INT64 * numbers.micro_batch * given + width * corrections
+    if not mode.gpu:  # peft's numbers of virtual tokens stay on the host
+        buffers = buffers + INT64 * numbers.prompt_tokens
     if shape.mlp == "swiglu":
         turned = shape.rope_head_dim or shape.head_dim
         buffers = buffers + 2 * mode.compute_bytes * numbers.seq * turned
@@ -286,7 +296,8 @@ def by_samples(
     configurations have one and others more, ``where(one_sample, alone, several)`` picks each value.
     """
     one_sample = numbers.micro_batch == 1
-    many = (mode.attention == "eager" or mode.shifted) and not _all(one_sample)
+    differ = mode.attention == "eager" or mode.shifted or _any(numbers.prompt_tokens)
+    many = differ and not _all(one_sample)
     answer = of(_program(shape, mode, numbers, batched=many))
     if many and np.any(one_sample):
         alone = of(_program(shape, mode, numbers, batched=False))

@@ -19,6 +19,7 @@ from labkit.memory.tape.operators import Linear
 from labkit.memory.tape.sizes import DENSE
 from labkit.memory.tape.tape import Tape, Tensor, call, count, unit
 from labkit.memory.tape.trained import Trained
+from labkit.memory.tape.tuners import TunerOperators
 
 OPERANDS = "query, key, value"
 MASKED = "dropout mask and output"
@@ -39,7 +40,8 @@ class Program:
     frozen matrices of layers have 4 bits.
     ``exchange``: how ranks that share the sequence exchange keys and values, in ``exchanges`` (how
     many, and how many of them with earlier ranks). ``update`` and ``state_width``: of the step
-    inside the backward pass, as :class:`~labkit.memory.tape.sizes.Numbers` has them.
+    inside the backward pass, as :class:`~labkit.memory.tape.sizes.Numbers` has them, and so are
+    ``reentrant`` and ``tuner``.
     """
 
     mode: Mode
@@ -71,6 +73,12 @@ class Program:
     exchanges: tuple[int, int] = (1, 0)
     update: str = ""
     state_width: int = 0
+    reentrant: bool = False
+    tuner: str = ""
+
+
+class BlockOperators(TunerOperators, OlderOperators):
+    """Operators of every kind of block: today's, older ones, and what peft puts beside them."""
 
 
 class Network:
@@ -83,7 +91,7 @@ class Network:
         self.tape = Tape(
             update=program.update, state_width=program.state_width, offload=mode.offload
         )
-        self.ops = OlderOperators(self.tape, gpu=self.mode.gpu)
+        self.ops = BlockOperators(self.tape, gpu=self.mode.gpu)
         self.width = BF16 if self.mode.dtype == "bf16" else FP32
         narrow = FP32 if self.mode.dtype == "fp32" else BF16
         self.ops.tables = [[Tensor(None, unit("s·δ"), narrow)] for _ in range(2)]

@@ -20,13 +20,17 @@ class Linear:
     """The parameters of one linear layer: (out, in) weight and perhaps a bias.
 
     ``adapter``: the two narrow layers beside it that are trained instead of it, and whether their
-    input goes through dropout.
+    input goes through dropout. ``vector``: DoRA's magnitudes beside it, with the elements of a
+    ``square`` as wide as the input; or, alone, IA3's factors of the output, or of the input.
     """
 
     weight: Tensor
     bias: Tensor | None
     outputs: Counts
     adapter: tuple[Linear, Linear, bool] | None = None
+    vector: Tensor | None = None
+    square: Counts | None = None
+    scales_input: bool = False
 
 
 def _passed_on(grads: list[Tensor], _: list[Tensor]) -> list[Tensor | None]:

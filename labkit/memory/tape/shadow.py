@@ -19,6 +19,7 @@ from labkit.memory.tape.step import Moment, Phase, Stretch
 from labkit.memory.tape.tape import Tape, Tensor, call, unit
 from labkit.memory.tape.trained import Trained
 from labkit.memory.tape.trained import runs as trained_runs
+from labkit.memory.tape.tuners import P_TUNING, PROMPTS
 
 
 def every_second_product(kind: str, number: int) -> bool:
@@ -49,11 +50,22 @@ class Shadow(Network):
         self.position = self.end("position", "h·p") if program.positions else None
         self.inputs: list[Tensor] = []  # of every layer, beside the stream
         block = OlderBlock if self.llama and "own-tables" in self.mode.older else Block
+        self.prompt = self._prompt()
         self.segments = [
             ([block(self, place) for place in places], whole) for places, whole in self._segments()
         ]
         self.norm = [self.end("norm", "h") for _ in range(1 if self.llama else 2)]
         self.output = self.token if program.tied else self.end("head", "h·v")
+
+    def _prompt(self) -> list[Tensor]:
+        """The parameters of virtual tokens: a table, then weights and biases of its encoder."""
+        tuner = self.program.tuner
+        if tuner not in PROMPTS:
+            return []
+        sizes = ["τ·h"]
+        if tuner == P_TUNING:
+            sizes += ["h·η", "η", "η²", "η", "h·η", "h"]
+        return [self.adapter(size) for size in sizes]
 
     def _segments(self) -> list[tuple[list[Place], bool]]:
         """The layers in order, in stretches that keep one input each where the flag is set."""
@@ -207,11 +219,41 @@ class Shadow(Network):
 
     def forward(self) -> Tensor:
         """Embed the tokens, run the layers, and compute the loss."""
+        if self.prompt:
+            return self.behind_prompt()
         ids = Tensor(None, unit("b·s"), INT64)
-        x = self.ops.embedding(ids, self.token, self.all_tokens)
+        x = self.embedded(ids, self.all_tokens)
+        return self.from_embeddings(self.scattered(x), ids)
+
+    def embedded(self, ids: Tensor, elements: tapes.Counts) -> Tensor:
+        """Embeddings of tokens, which ask for a gradient where their table does not and a program
+        wants it.
+        """
+        x = self.ops.embedding(ids, self.token, elements)
         if x.frozen and "input" in (self.program.trained or Trained()).ends:
-            x = self.tape.leaf(x)
-        x = self.scattered(x)
+            x = self.tape.leaf(x, copied=bool(self.prompt) and self.program.batched)
+        return x
+
+    @call
+    def behind_prompt(self) -> Tensor:
+        """The loss of a sequence with virtual tokens in front of it (peft's own lines)."""
+        local = self.tape.local
+        real = unit("b·s") - unit("b·τ")
+        embeds = self.embedded(Tensor(None, real, INT64), unit("b·s·h") - unit("b·τ·h"))
+        targets = self.ops.joined_labels()
+        layers = [
+            Linear(self.prompt[place], self.prompt[place + 1], unit(size))
+            for place, size in zip((1, 3, 5), ("τ·η", "τ·η", "τ·h"), strict=False)
+            if place < len(self.prompt)
+        ]
+        prompts = self.ops.virtual_tokens(
+            self.prompt[0], layers, embeds.width, one_sample=not self.program.batched
+        )
+        x = self.ops.join((unit("b·s·h"), embeds.width), local(prompts), embeds)
+        return self.from_embeddings(local(x), targets)
+
+    def from_embeddings(self, x: Tensor, targets: Tensor) -> Tensor:
+        """The loss, from embeddings on."""
         if self.position is not None:
             numbers = self.tape.new(unit("s"), INT64, x)
             self.tape.named("position numbers", numbers)
@@ -222,7 +264,7 @@ class Shadow(Network):
             x.node.hook = lambda grad: self.leave(Moment.EMBEDDING_BACKWARD, grad)
         x = self.body(x)
         with self.part("head"):
-            return self.loss(x, ids)
+            return self.loss(x, targets)
 
     @call
     def body(self, x: Tensor) -> Tensor:
@@ -259,6 +301,10 @@ class Shadow(Network):
                     self.tape.named("input", x)
                 keeps = every_second_product if self.mode.recompute == "operators" else None
                 run = partial(self._again, group)
+                if self.program.reentrant:
+                    x = self.tape.reentrant(run, x, *self._tables(), *self.inputs)
+                    self._when_back(group[-1], x)
+                    continue
                 x = self.tape.checkpoint(run, x, *self._tables(), *self.inputs, keeps=keeps)
         self.leave(Moment.LOSS_FORWARD, x)
         return x
@@ -284,9 +330,13 @@ class Shadow(Network):
         for block in group:
             self.enter(block, x)
             x = block.forward(x)
-            if x.node is not None:  # frozen layers on a frozen stream have no gradient
-                x.node.hook = lambda grad, block=block: self.enter(block, grad)
+            self._when_back(block, x)
         return x
+
+    def _when_back(self, block: Block, x: Tensor) -> None:
+        """Note that the gradient of a block's output has it at work again."""
+        if x.node is not None:  # frozen layers on a frozen stream have no gradient
+            x.node.hook = lambda grad: self.enter(block, grad)
 
     @call
     def loss(self, x: Tensor, targets: Tensor) -> Tensor:
@@ -299,7 +349,7 @@ class Shadow(Network):
         if self.mode.loss == "chunked-output":
             return self.loss_of_parts(x, targets)
         if self.mode.loss == "eager-fp32-shifted":
-            return self.shifted_loss(x, targets)
+            return self.loss_of_copy(x, targets)
         if self.mode.loss != "chunked":
             return self.head(x, targets, "b·s·v")
         self.tape.named("input", x)
@@ -317,7 +367,7 @@ class Shadow(Network):
         return self.ops.scale(total)
 
     @call
-    def shifted_loss(self, x: Tensor, targets: Tensor) -> Tensor:
+    def loss_of_copy(self, x: Tensor, targets: Tensor) -> Tensor:
         """The loss of a copy of the logits without each sample's last token.
 
         All of them are variables of the model's forward pass and of the loss, which hold them till
@@ -372,7 +422,8 @@ class Shadow(Network):
     def chunk(self, part: Tensor, targets: Tensor, size: str, multiplicity: int) -> Tensor:
         """The head's loss of one part of the tokens, recomputed in the backward pass."""
         self.enter_chunk(multiplicity, Moment.LOSS_FORWARD)
-        loss = self.tape.checkpoint(lambda y: self.head(y, targets, f"{size}·v"), part)
+        given = (part,) if targets.storage is None else (part, targets)
+        loss = self.tape.checkpoint(lambda y, *_: self.head(y, targets, f"{size}·v"), *given)
         assert loss.node is not None
         loss.node.hook = lambda _: self.enter_chunk(multiplicity, Moment.LOSS_BACKWARD)
         return loss

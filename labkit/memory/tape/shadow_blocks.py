@@ -17,6 +17,7 @@ from labkit.memory.tape.operators import Linear
 from labkit.memory.tape.step import Stretch
 from labkit.memory.tape.tape import INDEX, ONE, Tensor, call, unit
 from labkit.memory.tape.trained import Names, is_trained
+from labkit.memory.tape.tuners import DORA, IA3, SQUARES
 
 INPUT = "projection input"
 ADAPTED = {
@@ -79,6 +80,8 @@ class Block:
         there = "adapters" in (self.place.trained or ())
         if not there or ADAPTED.get(name) not in program.adapted:
             return layer
+        if program.tuner == IA3:
+            return self._scaled(name, layer, inner, *widths)
         for part, units in {"A": [inner], "B": widths}.items():
             key = f"{name}, {part}"
             if key not in self.parameters:
@@ -86,7 +89,23 @@ class Block:
         down, up = (self.parameters[f"{name}, {part}"] for part in "AB")
         narrow = Linear(down, None, unit("b·s·ρ"))
         pair = (narrow, Linear(up, None, layer.outputs), program.adapter_dropout)
-        return replace(layer, adapter=pair)
+        if program.tuner != DORA:
+            return replace(layer, adapter=pair)
+        square = unit(SQUARES[inner])
+        return replace(layer, adapter=pair, vector=self._vector(name, *widths), square=square)
+
+    def _vector(self, name: str, *widths: str) -> Tensor:
+        """A projection's vector beside the base, as long as these widths together."""
+        key = f"{name}, vector"
+        if key not in self.parameters:
+            self.parameters[key] = self.net.adapter(*widths)
+        return self.parameters[key]
+
+    def _scaled(self, name: str, layer: Linear, inner: str, *widths: str) -> Linear:
+        """The layer with IA3's factors: of its input where it leads out of an MLP."""
+        if "down" in name:
+            return replace(layer, vector=self._vector(name, inner), scales_input=True)
+        return replace(layer, vector=self._vector(name, *widths))
 
     @call
     def forward(self, x: Tensor) -> Tensor:

@@ -44,7 +44,10 @@ class Numbers:
     projections have adapters, of which ``rank`` and of how many bytes an element, whether with
     dropout, and whether the base is in 4 bits; ``update`` is how the optimizer steps inside the
     backward pass (:data:`labkit.memory.tape.tape.UPDATES`), by temporaries of ``state_bytes`` an
-    element.
+    element. ``reentrant``: layers are recomputed inside a backward pass of their own. ``tuner``:
+    what is trained beside the base, where that is not LoRA
+    (:data:`labkit.memory.tape.tuners.TUNERS`); ``prompt_tokens`` of the ``seq`` tokens are virtual,
+    and their encoder is ``prompt_hidden`` wide.
     """
 
     seq: Any
@@ -66,6 +69,10 @@ class Numbers:
     packed: bool = False
     update: str = ""
     state_bytes: int = 0
+    reentrant: bool = False
+    tuner: str = ""
+    prompt_tokens: int = 0
+    prompt_hidden: int = 0
 
     def __post_init__(self) -> None:
         for name in ("seq", "micro_batch", "period", "group", "chunks", "tp", "ep"):
@@ -197,6 +204,10 @@ def _letters(shape: Shape, numbers: Numbers, mode: Mode) -> dict[str, Any]:
         "cp": numbers.cp,
         "δ": shape.rope_head_dim or shape.head_dim,
     }
+    if numbers.tuner:
+        letters |= {f"{letter}²": letters[letter] ** 2 for letter in "hqf"}
+        wide = numbers.prompt_hidden
+        letters |= {"τ": numbers.prompt_tokens, "η": wide, "η²": wide * wide}
     if mode.chunked:
         letters["c"], letters["e"] = numbers.chunk_rows
     if mode.loss == "eager-fp32-shifted":  # rows that have a next token

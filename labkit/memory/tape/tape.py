@@ -135,6 +135,19 @@ UNITS = (
     "b·s²",
     "b·v",
     "b",
+    # DoRA: an identity matrix as wide as a projection's input.
+    "h²",
+    "q²",
+    "f²",
+    # Prompts: τ virtual tokens, and their encoder of width η.
+    "τ",
+    "b·τ",
+    "τ·h",
+    "b·τ·h",
+    "τ·η",
+    "η",
+    "η²",
+    "h·η",
 )
 INDEX = {unit: place for place, unit in enumerate(UNITS)}
 
@@ -215,6 +228,7 @@ class Tape:
         self.recording: Checkpoint | None = None
         self.recomputing: Checkpoint | None = None
         self.casts: dict[int, Tensor] | None = None
+        self.muted = False  # inside a reentrant checkpoint's first run, which saves nothing
 
     @property
     def now(self) -> int:
@@ -316,14 +330,17 @@ class Tape:
 
         return Tensor(None, elements, width, Node(LAST_SEQUENCE, [], accumulate, 1))
 
-    def leaf(self, x: Tensor) -> Tensor:
+    def leaf(self, x: Tensor, *, copied: bool = False) -> Tensor:
         """``x`` as a tensor that asks for a gradient by itself.
 
         The graph holds both until the training loop drops the loss.
+
+        Args:
+            copied: its gradient comes as rows of a larger one, and is copied out of it.
         """
 
         def accumulate(grads: list[Tensor], _: list[Tensor]) -> list[Tensor | None]:
-            self.held.append(grads[0])
+            self.held.append(self.new(*x.size, grads[0]) if copied else grads[0])
             return []
 
         self.held.append(x)
@@ -358,7 +375,7 @@ class Tape:
 
     def save(self, node: Node, *tensors: Tensor) -> None:
         """Keep ``tensors`` for the node's backward pass, or a holder inside a checkpoint."""
-        for tensor in tensors:
+        for tensor in () if self.muted else tensors:
             if self.recomputing is not None:
                 recomputed = self.recomputing.recomputed
                 assert recomputed is not None
@@ -475,6 +492,53 @@ class Tape:
                 for storage in filter(None, (*new, *kept)):
                     self.saved.pop(storage, None)
 
+    def reentrant(self, function: Callable[..., Tensor], *inputs: Tensor) -> Tensor:
+        """Run ``function`` as a checkpoint whose backward pass runs it again, and back at once.
+
+        Its output has a gradient where an input has one: its own parameters are not asked. Source:
+        torch 2.13, utils/checkpoint.py, CheckpointFunction.
+        """
+        cast = self.casts is not None
+
+        def backward(grads: list[Tensor], saved: list[Tensor]) -> list[Tensor | None]:
+            outer = (self.casts, self.category)
+            self.casts = {} if cast else None
+            self.category = ACTIVATIONS
+            found: list[Tensor | None] = [None] * len(inputs)
+            given = [self._detached(x, place, found) for place, x in enumerate(inputs)]
+            out = function(*given)
+            self.need(*(self.casts or {}).values())
+            self.casts, self.category = outer
+            assert out.node is not None
+            self._run(out.node, grads[0])
+            self.need(*grads, *given, *saved, out)
+            return found
+
+        self.muted = True
+        try:
+            out = function(*inputs)
+        finally:
+            self.muted = False
+        if all(tensor.frozen for tensor in inputs):
+            out = out.view()
+            out.frozen = True
+            return out
+        node = self.node(backward, *inputs)
+        self.save(node, *inputs)
+        return Tensor(out.storage, out.elements, out.width, node)
+
+    def _detached(self, x: Tensor, place: int, found: list[Tensor | None]) -> Tensor:
+        """``x`` as the start of a graph of its own, whose gradient is put among those ``found``."""
+
+        def accumulate(grads: list[Tensor], _: list[Tensor]) -> list[Tensor | None]:
+            found[place] = grads[0]
+            return []
+
+        if x.frozen:
+            return x.view()
+        node = Node(LAST_SEQUENCE, [], accumulate, 1)
+        return Tensor(x.storage, x.elements, x.width, node)
+
     def together_one_by_one(self, tensors: Sequence[Tensor]) -> list[Tensor]:
         """Tensors of the same sizes, each made while those before it are there."""
         made: list[Tensor] = []
@@ -486,16 +550,20 @@ class Tape:
         """Run the graph behind ``loss``; the loop holds loss and gradient to the end."""
         self.category = TEMPORARIES
         assert loss.node is not None
-        waiting = _dependencies(loss.node)
         ones = self.new(*loss.size, loss)
-        buffers: dict[Node, list[Tensor | None]] = {loss.node: [ones]}
-        ready = [loss.node]
-        while ready:
-            self._evaluate(heapq.heappop(ready), buffers, waiting, ready)
+        self._run(loss.node, ones)
         self.need(loss, ones, *self.held)
         if self.waiting is not None:  # after the backward pass, whose first gradient is gone
             self._step_late(self.waiting)
             self.need(loss, *self.held)
+
+    def _run(self, root: Node, grad: Tensor) -> None:
+        """Run the graph behind a node whose gradient is there."""
+        waiting = _dependencies(root)
+        buffers: dict[Node, list[Tensor | None]] = {root: [grad]}
+        ready = [root]
+        while ready:
+            self._evaluate(heapq.heappop(ready), buffers, waiting, ready)
 
     def _evaluate(
         self,

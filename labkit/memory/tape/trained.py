@@ -35,7 +35,8 @@ class Trained:
     Attributes:
         ends: outside the layers: some of ``embedding``, ``position``, ``norm`` and ``head`` (which
             is the ``embedding`` where the two are one matrix); ``input`` is no parameter: the
-            embedding's output, which then has a gradient.
+            embedding's output, which then has a gradient; nor is ``prompt``, which is put in front
+            of it.
         layers: of each layer, or once where all layers are alike: :data:`ALL`, parts
             (``attention``, ``mlp``, ``norms``, ``biases``), parameters by their names on the tape,
             or the layer's ``adapters``.
@@ -47,7 +48,7 @@ class Trained:
     @property
     def deepest(self) -> int:
         """The first layer that has a gradient; as many as there are layers where none has."""
-        if self.ends & {"embedding", "position", "input"}:
+        if self.ends & {"embedding", "position", "input", "prompt"}:
             return -1
         chosen = (number for number, names in enumerate(self.layers) if names)
         return next(chosen, len(self.layers))

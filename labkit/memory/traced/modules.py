@@ -342,9 +342,19 @@ def _copied(module: nn.Module, dtype: Any = None) -> Any:
     for parameter in module.parameters():
         trained = parameter.requires_grad
         memo[id(parameter)] = torch.nn.Parameter(like(parameter), requires_grad=trained)
-    for buffer in module.buffers():
+    for buffer in (*module.buffers(), *in_dicts(module)):
         memo[id(buffer)] = like(buffer)
     return copy.deepcopy(module, memo)
+
+
+def in_dicts(module: nn.Module) -> Iterator[Tensor]:
+    """Tensors that modules have in plain dicts, as peft the numbers of its virtual tokens."""
+    import torch
+
+    for part in module.modules():
+        for name, value in vars(part).items():
+            if isinstance(value, dict) and name not in {"_parameters", "_buffers"}:
+                yield from (each for each in value.values() if isinstance(each, torch.Tensor))
 
 
 def _recomputed(module: Any, name: str) -> None:

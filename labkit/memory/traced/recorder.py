@@ -13,7 +13,7 @@ Where a GPU's operators keep other bytes than a CPU's, functions are exchanged b
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 from typing import Any
@@ -25,6 +25,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map_only
 
+from labkit.memory.traced.modules import in_dicts
 from labkit.memory.traced.ranks import Reducer
 from labkit.memory.traced.recording import (
     ACTIVATIONS,
@@ -143,10 +144,10 @@ class Recorder(TorchDispatchMode):
         self.watches: list[Any] = []
         self.weights = {_address(p) for p in module.parameters()}
         self.known = set(self.weights)
-        self.buffers_bytes = self._count(module.buffers())
+        self.buffers_bytes = self._count((*module.buffers(), *in_dicts(module)))
         self.inputs_bytes = self._count(leaf for leaf in tree_leaves(inputs) if _is(leaf))
 
-    def _count(self, tensors: Iterator[Tensor]) -> int:
+    def _count(self, tensors: Iterable[Tensor]) -> int:
         """Bytes of storages that are there before, each once."""
         total = 0
         for tensor in tensors:

@@ -1,0 +1,184 @@
+"""The networks that torch's tracker runs with peft's virtual tokens, or reentrant checkpoints.
+
+They are :class:`~labkit.memory.oracles.networks.Decoder` with another way in, or another way
+through its blocks. peft's own model stands around the first: it embeds, joins and makes the labels.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+
+from labkit.memory.jobs.adapter import Adapter
+from labkit.memory.oracles import kernels
+from labkit.memory.oracles.networks import Decoder
+from labkit.memory.tape.step import Moment, Phase, Stretch
+from labkit.models import Model
+
+
+class Reentrant(Decoder):
+    """A decoder whose recomputed blocks are reentrant checkpoints."""
+
+    def through_blocks(self, x: Tensor, *inputs: Tensor) -> Tensor:
+        size = self.group if self.mode.recompute == "full" else 1
+        every = self.period if self.mode.recompute == "every" else 1
+        again: Any = partial(checkpoint, self.unit, use_reentrant=True)
+        for first in range(0, len(self.blocks), size):
+            run = again if (first + 1) % every == 0 else self.unit
+            x = run(first, size, x, *self.tables, *inputs)
+            self.after(min(first + size, len(self.blocks)) - 1, x)
+        return x
+
+    def after(self, number: int, x: Tensor) -> None:
+        """A block is through; :func:`told` listens here, since hooks inside see no gradients."""
+
+
+class _Quiet:
+    """A layer without its hooks."""
+
+    def __init__(self, layer: nn.Module) -> None:
+        self.weight = layer.weight
+        self.run = layer.forward
+
+    def __call__(self, x: Tensor) -> Any:
+        return self.run(x)
+
+
+@contextmanager
+def without_cycles() -> Iterator[None]:
+    """Run DoRA's product of an identity by layers without hooks.
+
+    That product's graph is never run back. The tracker's hooks make a cycle of it, which would stay
+    until Python looks for cycles; a program without a tracker has none.
+    """
+    from peft.tuners.lora.dora import DoraLinearLayer
+
+    layer: Any = DoraLinearLayer
+    plain = layer.get_lora_weight
+
+    def quiet(self: Any, **given: Any) -> Any:
+        quietened = {
+            name: _Quiet(value) if isinstance(value, nn.Module) else value
+            for name, value in given.items()
+        }
+        return plain(self, **quietened)
+
+    layer.get_lora_weight = quiet
+    try:
+        yield
+    finally:
+        layer.get_lora_weight = plain
+
+
+class Behind(nn.Module):
+    """A decoder as peft calls a model of transformers: from embeddings and labels on."""
+
+    def __init__(self, decoder: Decoder, model: Model) -> None:
+        super().__init__()
+        self.decoder = decoder
+        self.dtype = decoder.token.weight.dtype
+        self.device = decoder.token.weight.device
+        sizes = {
+            "hidden_size": model.hidden,
+            "num_hidden_layers": model.num_layers,
+            "num_attention_heads": model.heads,
+            "vocab_size": model.vocab,
+        }
+        self.config = SimpleNamespace(**sizes, model_type="decoder", to_dict=lambda: sizes)
+        self.config.get_text_config = lambda: self.config
+
+    def prepare_inputs_for_generation(self) -> None:
+        """Nothing is generated here; peft asks for the method."""
+
+    def forward(self, inputs_embeds: Tensor, labels: Tensor, **_: Any) -> Tensor:
+        net = self.decoder
+        x = inputs_embeds
+        if net.position is not None:
+            x = x + net.position(torch.arange(x.shape[1], device=x.device))
+        x = kernels.dropout(x, net.mode.dropout_mask_bytes)
+        x = net.norm(net.through_blocks(x))
+        return net.loss(x.flatten(0, 1), labels.flatten())
+
+
+class Prompted(nn.Module):
+    """peft's model around :class:`Behind`, called as the tracker calls a network."""
+
+    def __init__(self, decoder: Decoder, model: Model, adapter: Adapter) -> None:
+        super().__init__()
+        from peft import PeftModelForCausalLM, PromptEncoderConfig, PromptTuningConfig
+
+        kinds = {"prompt": PromptTuningConfig, "p-tuning": PromptEncoderConfig}
+        own: dict[str, Any] = {"num_virtual_tokens": adapter.tokens, "task_type": "CAUSAL_LM"}
+        if adapter.kind == "p-tuning":
+            own["encoder_hidden_size"] = adapter.hidden or model.hidden
+        base: Any = Behind(decoder, model)
+        self.peft = PeftModelForCausalLM(base, kinds[adapter.kind](**own))
+        self.blocks = decoder.blocks
+        self.token = decoder.token
+
+    @property
+    def mask(self) -> tuple[Tensor, ...]:
+        """The decoder's mask, which is put in place from outside, as are its tables."""
+        return self.decoder.mask
+
+    @mask.setter
+    def mask(self, mask: Any) -> None:
+        self.decoder.mask = mask
+
+    @property
+    def tables(self) -> tuple[Tensor, ...]:
+        """The decoder's rotary tables."""
+        return self.decoder.tables
+
+    @tables.setter
+    def tables(self, tables: Any) -> None:
+        self.decoder.tables = tables
+
+    @property
+    def decoder(self) -> Decoder:
+        """The network inside."""
+        base: Any = self.peft.base_model
+        decoder: Decoder = base.decoder
+        return decoder
+
+    def forward(self, tokens: Tensor, targets: Tensor) -> Tensor:
+        return self.peft(input_ids=tokens, labels=targets)
+
+    def number(self, watch: Any) -> None:
+        """Make the numbers of the virtual tokens, which peft keeps beside its modules."""
+        tokens = self.peft.prompt_tokens
+        tokens["default"] = torch.arange(len(tokens["default"]))
+        watch.track_external(tokens["default"])
+
+
+@contextmanager
+def told(
+    decoder: Any, stretch: Callable[[int], Stretch], network: Any, watch: Any, _: Any
+) -> Iterator[None]:
+    """Tell the watch which blocks are at work in the backward pass, and of tensors beside modules.
+
+    Args:
+        decoder: whose blocks they are.
+        stretch: the part of the stack that a block is counted to, by its number.
+        network: what is tracked: the decoder, or peft's model around it.
+    """
+    if isinstance(network, Prompted):
+        network.number(watch)
+    if not isinstance(decoder, Reentrant):
+        yield
+        return
+
+    def after(number: int, x: Tensor) -> None:
+        if watch.moment.phase is Phase.FORWARD and x.requires_grad:
+            moment = Moment.of_layers(Phase.BACKWARD, stretch(number))
+            x.register_hook(lambda _: setattr(watch, "moment", moment))
+
+    decoder.after = after  # type: ignore[method-assign]
+    yield
