@@ -274,10 +274,15 @@ class Recipe:
                     f"{name} must be {', '.join(_WIDE)} where there is an adapter, got {given}; a"
                     " base in 4 bits is the adapter's base='nf4'"
                 )
-        if self.compute is not None and not self.autocast:
+        if adapter.quant_storage not in {"uint8", self.parameters}:
             raise BadValue(
-                f"compute must be None where there is an adapter and no autocast, got"
-                f" {self.compute}: the base is used as it is stored"
+                f"quant_storage must be uint8 or {self.parameters}, the format of the rest of the"
+                f" base, got {adapter.quant_storage}: FSDP casts and cuts both alike"
+            )
+        if adapter.packed and self.compute not in {None, self.parameters}:
+            raise BadValue(
+                f"compute must be None or {self.parameters}, the format of the rest of the base,"
+                f" where that is in 4 bits, got {self.compute}"
             )
         wide = self.parameters == self.gradients == "fp32"
         if self.autocast and not (wide and adapter.base == "stored"):
@@ -340,6 +345,14 @@ class Recipe:
     def compute_format(self) -> Dtype:
         """The format of matrix products and of what they keep."""
         return self.compute or self.parameters
+
+    @property
+    def adapter_format(self) -> Dtype:
+        """The format in which adapters work: as they are stored, or as FSDP casts what it
+        gathers.
+        """
+        cast = self.compute is not None and not self.autocast
+        return self.compute_format if cast else self.gradients
 
     @property
     def compute_bytes(self) -> int | float:

@@ -10,12 +10,14 @@ Importing this module does not load torch; its functions do.
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import ExitStack
 from functools import partial
 from typing import Any
 
 from labkit import extras
 from labkit.errors import UsageError
 from labkit.memory.jobs.adapter import Adapter
+from labkit.memory.jobs.parallel import Parallel
 from labkit.memory.jobs.trained import tape_name
 from labkit.memory.oracles import tracker
 from labkit.memory.oracles.tracker import Tracked
@@ -41,8 +43,9 @@ def settings_of(plan: Plan) -> dict[str, Any]:
     plain = recipe.optimizer == "adam" and not recipe.amsgrad and recipe.second_gradients is None
     job = plan.estimate.job
     trained = job.arguments["trained"]
+    sharded = plan.parallel.world_size > 1
     reasons = {
-        "one rank": plan.parallel.world_size == 1,
+        "one rank, or zero = 3": not sharded or plan.parallel.zero == 3,
         "a base that is not in 4 bits": adapter is None or not adapter.packed,
         "Adam with states in the gradients' format and no master copy": plain
         and recipe.master is None
@@ -60,6 +63,7 @@ def settings_of(plan: Plan) -> dict[str, Any]:
     numbers = {name: job.arguments[name] for name in names}
     width = job.arguments.get("adapter_bytes", 4)
     own = {"model": job.model, "mode": job.mode, "step": recipe.step}
+    own["parallel"] = plan.parallel if sharded else None
     return {**own, "trained": trained, "adapter": adapter, "width": width, **numbers}
 
 
@@ -77,6 +81,7 @@ def track(
     period: int = 1,
     group: int = 1,
     chunks: int = 8,
+    parallel: Parallel | None = None,
 ) -> Tracked:
     """Run one step (forward, loss, backward, AdamW) on fake tensors and count.
 
@@ -98,7 +103,7 @@ def track(
     import torch
     from torch._subclasses.fake_tensor import FakeTensorMode
 
-    from labkit.memory.oracles import networks
+    from labkit.memory.oracles import networks, worker
 
     sizes = {"seq": seq, "period": period, "group": group, "chunks": chunks}
     with torch.device("meta"):
@@ -111,8 +116,13 @@ def track(
             parameter.requires_grad_(trains(name) if trains else _is_trained(name, model, trained))
     if mode.input_gradients:
         network.token.register_forward_hook(lambda *given: given[2].requires_grad_(True))
-    with FakeTensorMode():
-        _allocate(network, torch.float32 if width == 4 else torch.bfloat16)
+    with ExitStack() as contexts:
+        mesh: Any = contexts.enter_context(tracker.fake_ranks(parallel)) if parallel else None
+        contexts.enter_context(FakeTensorMode())
+        dtype = torch.float32 if width == 4 else torch.bfloat16
+        _allocate(network, dtype, whole=parallel is not None)
+        if parallel:
+            worker.shard(network, parallel, mesh)
         parts = [part for part in network.parameters() if part.requires_grad]
         how: dict[str, Any] = {"foreach": step == "foreach", "fused": step == "fused"}
         optimizer = torch.optim.AdamW(parts, lr=1e-4, **how)
@@ -148,11 +158,12 @@ def _adapted(network: Any, adapter: Adapter) -> Any:
     return get_peft_model(network, config).base_model.model
 
 
-def _allocate(network: Any, dtype: Any) -> None:
+def _allocate(network: Any, dtype: Any, *, whole: bool = False) -> None:
     """Give every parameter and buffer a tensor in the mode at work, shared ones one tensor.
 
     Args:
         dtype: of adapters.
+        whole: frozen parameters are parameters, which FSDP2 shards.
     """
     import torch
 
@@ -166,8 +177,13 @@ def _allocate(network: Any, dtype: Any) -> None:
             known.append(old)
             if id(old) not in made:
                 new = torch.empty(old.shape, dtype=dtype if ".lora_" in path else old.dtype)
-                made[id(old)] = torch.nn.Parameter(new) if old.requires_grad else new
-            if old.requires_grad:
+                shards = whole and name in module._parameters
+                made[id(old)] = (
+                    torch.nn.Parameter(new, requires_grad=old.requires_grad)
+                    if shards or old.requires_grad
+                    else new
+                )
+            if isinstance(made[id(old)], torch.nn.Parameter):
                 module._parameters[name] = made[id(old)]
             else:
                 module._parameters.pop(name, None)
