@@ -54,6 +54,8 @@ _GROUPS = {
         "labkit memory plan llama-3-8b --framework torchtitan --dp 8 --seq 8192",
         "labkit memory plan mistral-7b --lora-rank 16 --lora-targets q,v",
         "labkit memory plan llama-3-8b --recipe qlora --lora-targets all --recompute full",
+        "labkit memory plan llama-2-70b -f hf-trainer --dp 2 --zero 3 --recipe qlora-fsdp"
+        " --seq 512 --recompute full --device 24GB",
         "labkit memory plan llama-3-8b --train layers.30-31,norm,head --recipe fp32-adam",
         "labkit memory plan llama-2-7b --recipe lomo --seq 512 --recompute full",
         "labkit memory plan llama-3-8b --recipe adam-8bit-in-backward --recompute full --set"

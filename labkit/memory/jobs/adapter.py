@@ -103,8 +103,8 @@ class Adapter:
             raise BadValue(f"saved must name each end once, got {', '.join(self.saved)}")
         if self.quant_storage != "uint8" and not self.packed:
             raise BadValue(
-                f"quant_storage must be uint8 where the base is stored, got {self.quant_storage}: it"
-                " is of a base in 4 bits, nf4 or nf4-single"
+                f"quant_storage must be uint8 where the base is stored, got {self.quant_storage}:"
+                " it is of a base in 4 bits, nf4 or nf4-single"
             )
 
     @property

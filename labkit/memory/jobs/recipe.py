@@ -468,6 +468,10 @@ def _bytes(dtype: str | None) -> int | float:
 
 _FP32 = {"name": "fp32 Adam", "parameters": "fp32", "gradients": "fp32", "master": None}
 _ADAPTERS = {"gradients": "fp32", "master": None, "source": "Hu et al. 2022; peft 0.21"}
+_SHARDED = (
+    "accelerate 1.15, utils/fsdp_utils.py (fsdp2_prepare_model) and utils/dataclasses.py"
+    " (set_mixed_precision); peft 0.21"
+)
 _PURE: dict[str, Any] = {"master": None}
 _BITS = "Dettmers et al. 2022; bitsandbytes 0.50.2, optim/optimizer.py"
 _AO = "torchao 0.14.1, optim/adam.py"
@@ -559,6 +563,25 @@ PRESETS: dict[str, dict[str, Any]] = {
         "name": "QLoRA: fp32 adapters, 4-bit base",
         "adapter": Adapter(base="nf4"),
         "source": "Dettmers et al. 2023; peft 0.21",
+    },
+    # fp32 shards of the adapters, all gathered and reduced in bf16.
+    "lora-fsdp": _ADAPTERS
+    | {
+        "name": "LoRA over FSDP: fp32 adapters, bf16 base, bf16 gathered and reduced",
+        **{"adapter": Adapter(), "compute": "bf16", "reduce": "bf16", "source": _SHARDED},
+    },
+    "qlora-fsdp": _ADAPTERS
+    | {
+        "name": "QLoRA over FSDP: fp32 adapters, 4-bit base stored as bf16, bf16 reduced",
+        **{"adapter": Adapter(base="nf4", quant_storage="bf16")},
+        **{"compute": "bf16", "reduce": "bf16"},
+        "source": f"{_SHARDED}; bitsandbytes 0.50.2, docs/source/fsdp_qlora.md",
+    },
+    # DeepSpeed makes the adapters bf16 and steps an fp32 copy of them.
+    "lora-master": {
+        "name": "LoRA: bf16 adapters with an fp32 master, bf16 base",
+        "adapter": Adapter(),
+        "source": "DeepSpeed, runtime/engine.py (module.bfloat16) and zero/stage3.py; peft 0.21",
     },
 }
 

@@ -331,6 +331,8 @@ class Holding:
             yield self._state("parameters", recipe.parameter_bytes)
         else:
             yield from self._base(recipe.adapter)
+        if self.parallel.persistent:
+            yield self._persistent()
         if not recipe.in_backward:
             for part in self.updated:
                 yield part._state("gradients", part.recipe.gradient_bytes)
@@ -385,6 +387,29 @@ class Holding:
         scales = [self.count(t) * adapter.scale_bytes(t.rows * t.rest) for t in packed]
         formula = "Σ of matrices: scales of 64 weights each, whole on every rank"
         yield Term("parameters.scales of the base", sum(scales), formula, source)
+
+    def stays(self, tensor: Rows) -> bool:
+        """Whether a tensor is whole on every rank, beside its shard."""
+        return not tensor.packed and tensor.rows * tensor.rest <= self.parallel.persistent
+
+    def gathered_format(self, tensor: Rows) -> str:
+        """The format in which a tensor is whole."""
+        recipe = self.recipe
+        if recipe.adapter is not None and tensor.trained and not tensor.copied:
+            return recipe.adapter_format
+        return recipe.parameters if recipe.autocast else recipe.compute_format
+
+    def _persistent(self) -> Term:
+        """What is whole on every rank beside its shard, since it is small."""
+        size = sum(
+            DTYPE_BYTES[self.gathered_format(tensor)]
+            * (self.count(tensor) * tensor.rows * tensor.rest)
+            for tensor in self.tensors
+            if self.stays(tensor)
+        )
+        formula = f"Σ of tensors of at most {self.parallel.persistent:,} elements, whole"
+        source = "DeepSpeed, runtime/zero/parameter_offload.py (mark_persistent_parameters)"
+        return Term("parameters.small ones, whole", size * (self.degree > 1), formula, source)
 
     def packed_share(self, tensor: Rows, degree: Any) -> Any:
         """Bytes of a rank's share of a matrix in 4 bits, without its scales."""

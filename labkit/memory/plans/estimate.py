@@ -107,7 +107,8 @@ def _between(
     between = [
         row
         for moment in (Moment.BACKWARD_FIRST, Moment.BACKWARD_LAST)
-        if moment in by_moment and (moment is Moment.BACKWARD_FIRST or passing.starts_late)
+        if moment in by_moment
+        and (moment is Moment.BACKWARD_FIRST or passing.starts_late or passing.varied)
         for row in _inside(passing, moment, by_moment, ran, kept, total)
     ]
     if between:
@@ -135,11 +136,7 @@ def _inside(
     block = passing.updated.size("block").made / passing.updated.made
     made = ran[moment]["gradients"] / ran[Moment.STEP]["gradients"]
     row = by_moment[moment]
-    each = kept / passing.backwards
-    if passing.starts_late and not passing.varied:  # the first layer keeps less
-        job = passing.job
-        longer = shape_of(job.own_shape, num_layers=job.own_shape.num_layers + 1)
-        each = _once(_stack_bytes, longer, job.mode, job.arguments) - kept
+    each = _kept_by_one(passing, kept)
     if moment is Moment.BACKWARD_LAST:
         above = passing.backwards - 1
         row = row | {"activations": row["activations"] - above * each}
@@ -148,10 +145,25 @@ def _inside(
     return passing.prefetched(parts, row, layer_bytes=each, share=block)
 
 
+def _kept_by_one(passing: fsdp.Passing, kept: Any) -> Any:
+    """Bytes that a layer after the first keeps: the first, whose input has no gradient, keeps less.
+
+    Args:
+        kept: bytes that all layers keep.
+    """
+    if not passing.starts_late or passing.varied:
+        return kept / passing.backwards
+    job = passing.job
+    longer = shape_of(job.own_shape, num_layers=job.own_shape.num_layers + 1)
+    return _once(_stack_bytes, longer, job.mode, job.arguments) - kept
+
+
 def _add_starts(passing: fsdp.Passing, by_moment: dict[Moment, Row], kept: Any) -> None:
     """Where a unit's start is fuller than its work, take that: one more buffer, and no work yet."""
-    for moment, (row, layers) in passing.starts(by_moment).items():
-        given = row | {"activations": row["activations"] + layers * kept}
+    before_last = kept - _kept_by_one(passing, kept) if np.all(passing.backwards > 0) else 0
+    there = {Moment.EMBEDDING: 0, Moment.FORWARD_LAST: before_last, Moment.LOSS_FORWARD: kept}
+    for moment, row in passing.starts(by_moment).items():
+        given = row | {"activations": row["activations"] + there[moment]}
         _, by_moment[moment] = fullest_moment([(moment, by_moment[moment]), (moment, given)])
 
 

@@ -178,11 +178,17 @@ class Passing:
         wire = DTYPE_BYTES[recipe.reduce] if recipe.reduce else made
         kept = recipe.parameter_bytes if tensor.copied else recipe.gradient_bytes
         adapter = recipe.adapter
-        gathered = self._gathered(tensor) * share * parts
+        gathered = DTYPE_BYTES[self.held.gathered_format(tensor)] * share * parts
         if tensor.packed and adapter is not None:
             gathered = self.held.packed_share(tensor, parts) * parts if adapter.is_cut else 0
+        if self.held.stays(tensor):
+            gathered = 0
         sizes = {"whole": whole, "gathered": gathered, "made": made * whole}
-        return sizes | {"sent": wire * share * parts, "received": wire * share, "kept": kept * share}
+        return sizes | {
+            "sent": wire * share * parts,
+            "received": wire * share,
+            "kept": kept * share,
+        }
 
     def _made(self, tensor: Rows) -> float:
         """Bytes of an element of a tensor's gradient as the backward pass makes it."""
@@ -190,12 +196,6 @@ class Passing:
         if tensor.copied and not self.job.casts:
             return recipe.parameter_bytes
         return DTYPE_BYTES[self.made_format]
-
-    def _gathered(self, tensor: Rows) -> float:
-        """Bytes of an element of a tensor as it is gathered."""
-        recipe = self.job.recipe
-        beside = recipe.adapter is not None and tensor.trained and not tensor.copied
-        return DTYPE_BYTES[recipe.adapter_format] if beside else self.job.whole_width
 
     def only_shared(self, size: Any) -> Any:
         """``size`` where there is more than one rank to share with, else 0."""
@@ -361,31 +361,29 @@ class Passing:
         at_once = {"full": batch.recompute_group, "every": batch.every}.get(mode.recompute, 1)
         return larger(self.layers - at_once, 0)
 
-    def starts(self, by_moment: dict[Moment, Row]) -> dict[Moment, tuple[Row, Any]]:
+    def starts(self, by_moment: dict[Moment, Row]) -> dict[Moment, Row]:
         """Rows of the forward pass in which a unit's weights are copied out: its buffer is full,
         and that of the unit before is not free yet.
 
         Where all is trained, gradients of a layer and their buffer take more than that.
 
         Returns:
-            By the moment that the row is a part of, the row and the share of all that the layers
-            keep which is there too.
+            By the moment that the row is a part of; what layers keep is not in it.
         """
         root, head, block = (self.size(unit).gathered for unit in ("root", "head", "block"))
         first = self.size("root", "embedding").gathered
-        tokens = by_moment[Moment.EMBEDDING]["activations"] if self.job.has_embedding else 0
-        layers = {
-            Moment.EMBEDDING: (root + block, block + first, 0),
-            Moment.FORWARD_LAST: (root + block, 2 * block, (self.layers - 1) / self.layers),
-            Moment.LOSS_FORWARD: (root + head, head + block, 1),
+        tokens = by_moment[Moment.EMBEDDING]["activations"]
+        units = {
+            Moment.EMBEDDING: (root + block, block + first),
+            Moment.FORWARD_LAST: (root + block, 2 * block),
+            Moment.LOSS_FORWARD: (root + head, head + block),
         }
         rows = {}
-        for moment, (whole, arriving, share) in layers.items():
-            if moment not in by_moment or (moment is Moment.LOSS_FORWARD and not head):
-                continue
-            row = by_moment[moment] | {"temporaries": 0, "activations": tokens}
-            row |= {GATHERED: self.only_shared(whole), GATHER: self.only_shared(arriving)}
-            rows[moment] = (row, share)
+        for moment, (whole, arriving) in units.items():
+            if moment in by_moment and (head or moment is not Moment.LOSS_FORWARD):
+                row = by_moment[moment] | {"temporaries": 0, "activations": tokens}
+                arriving = self.only_shared(arriving)
+                rows[moment] = row | {GATHERED: self.only_shared(whole), GATHER: arriving}
         return rows
 
     def prefetched(self, first: Row, base: Row, *, layer_bytes: Any, share: Any) -> list[Row]:

@@ -179,7 +179,8 @@ class Job:
             if (degree := getattr(parallel, name)) > 1:
                 raise BadValue(f"{name} must be 1 where {what}, got {degree}")
         cast = self.recipe.compute is not None and not self.recipe.autocast
-        if self.recipe.adapter and cast and (parallel.zero < 3 or parallel.shard_degree == 1):
+        alone = parallel.zero < 3 or bool(np.all(np.equal(self.held.degree, 1)))
+        if self.recipe.adapter is not None and cast and alone:
             raise BadValue(
                 f"compute must be None where {what}, no autocast and no FSDP, got"
                 f" {self.recipe.compute}: the base is used as it is stored; zero=3 on 2 ranks or"
