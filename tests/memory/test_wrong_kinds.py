@@ -141,6 +141,8 @@ OWN = ("from_hf", "from_module", "preset")
 INNER = (
     "Adapter.base_bytes",
     "Adapter.check",
+    "Adapter.packed_rows",
+    "Adapter.scale_bytes",
     "Batch.num_checkpoints",
     "Batch.num_recomputed",
     "Parallel.elements",

@@ -143,8 +143,9 @@ class Spread:
             if options[:2] != (None, None):
                 raise BadValue("--lora-config must be given without --lora-rank and --lora-targets")
             read = Adapter.from_peft(self.lora_config, model)
-            stored = {"base": given.base, "quant_storage": given.quant_storage}
-            return {"recipe": recipe, "adapter": replace(read, **stored)}
+            base = given.base
+            read = replace(read, base=base, quant_storage=given.quant_storage)
+            return {"recipe": recipe, "adapter": read}
         if self.lora_rank is not None and self.lora_rank < 1:
             raise BadValue(f"--lora-rank must be at least 1, got {self.lora_rank}")
         names: Any = "q,v"
