@@ -236,7 +236,10 @@ def lora(**changes: Any) -> dict[str, Any]:
     ("changes", "message"),
     [
         ({"parallel": Parallel(tp=2)}, "tp must be 1"),
-        ({"parallel": Parallel(dp=2, zero=3)}, "zero must be <= 2"),
+        (
+            {"recipe": Recipe.preset("lora", compute="bf16")},
+            "compute must be None where there is an adapter, no autocast and no FSDP",
+        ),
         ({"batch": Batch(seq=16, micro_batch=2, loss="fused")}, "loss must not be fused"),
         ({"model": Model.preset("gpt2-124m")}, "targets must be among qkv, o, up, down"),
         ({"model": Model.preset("deepseek-v3")}, "kv_rank must be 0"),
@@ -254,7 +257,11 @@ def test_what_is_not_known_is_refused(changes: dict[str, Any], message: str) -> 
     ("recipe", "message"),
     [
         ({"parameters": "int4"}, "parameters must be fp32, bf16, fp16"),
-        ({"compute": "fp16"}, "compute must be None"),
+        ({"adapter": Adapter(base="nf4", quant_storage="fp16")}, "quant_storage must be uint8 or"),
+        (
+            {"adapter": Adapter(base="nf4"), "compute": "fp16"},
+            "compute must be None or bf16, the format of the rest",
+        ),
         ({"compute": "bf16", "autocast": True}, "autocast must be False"),
         ({"parameters": "fp32", "adapter": Adapter(base="nf4")}, "parameters must be bf16"),
     ],

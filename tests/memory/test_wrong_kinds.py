@@ -146,6 +146,8 @@ OWN = ("from_hf", "from_module", "preset")
 INNER = (
     "Adapter.base_bytes",
     "Adapter.check",
+    "Adapter.packed_rows",
+    "Adapter.scale_bytes",
     "Adapter.prompt_shapes",
     "Batch.num_checkpoints",
     "Batch.num_recomputed",

@@ -67,6 +67,8 @@ _GROUPS = {
         "labkit memory plan llama-3-8b --recipe qlora --lora-targets all --recompute full",
         "labkit memory plan llama-3-8b --adapter dora --lora-rank 16 --lora-targets all",
         "labkit memory plan llama-2-7b --adapter p-tuning --prompt-tokens 20 --prompt-hidden 512",
+        "labkit memory plan llama-2-70b -f hf-trainer --dp 2 --zero 3 --recipe qlora-fsdp"
+        " --seq 512 --recompute full --device 24GB",
         "labkit memory plan llama-3-8b --train layers.30-31,norm,head --recipe fp32-adam",
         "labkit memory plan llama-2-7b --recipe lomo --seq 512 --recompute full",
         "labkit memory plan llama-3-8b --recipe adam-8bit-in-backward --recompute full --set"

@@ -85,10 +85,16 @@ class Adapter:
             these two; rank, dropout and layers are not of ``ia3``.
         tokens: virtual tokens; 0 where there are none.
         hidden: the width of P-tuning's MLP; None for the model's own.
+        quant_storage: the format as which the 4 bits are stored, of which FSDP cuts floating ones
+            alone: ``"bf16"`` or ``"fp16"`` are cut at stage 3, ``"uint8"`` (bitsandbytes' default)
+            is whole on every rank. Scales are whole on every rank either way: they are no
+            parameters.
 
     Source: Hu et al. 2022 (LoRA) §4; Dettmers et al. 2023 (QLoRA) §3; Liu et al. 2024 (DoRA) §4.3;
     Liu et al. 2022 (IA3) §3.3; Lester et al. 2021 (prompt tuning) §2; Liu et al. 2021 (P-tuning)
-    §2. Each is what peft 0.21 makes of it.
+    §2. Each is what peft 0.21 makes of it. Bits: bitsandbytes 0.50.2, docs/source/fsdp_qlora.md
+    and functional.py (``QuantState``); accelerate 1.15, utils/fsdp_utils.py
+    (``fsdp2_prepare_model``).
 
     >>> Adapter(base="nf4").base_bytes(4096 * 4096)  # 4.127 bits a weight
     8654852
@@ -103,6 +109,7 @@ class Adapter:
     kind: Kind = "lora"
     tokens: Whole = 0
     hidden: Size | None = None
+    quant_storage: Literal["uint8", "bf16", "fp16"] = "uint8"
 
     def __post_init__(self) -> None:
         self._check_kind()
@@ -116,6 +123,11 @@ class Adapter:
             raise BadValue(f"layers must name each layer once, and one at least; got {self.layers}")
         if len(set(self.saved)) < len(self.saved):
             raise BadValue(f"saved must name each end once, got {', '.join(self.saved)}")
+        if self.quant_storage != "uint8" and not self.packed:
+            raise BadValue(
+                f"quant_storage must be uint8 where the base is stored, got {self.quant_storage}:"
+                " it is of a base in 4 bits, nf4 or nf4-single"
+            )
 
     def _check_kind(self) -> None:
         """Refuse fields that are of another kind, which would be ignored."""
@@ -169,11 +181,37 @@ class Adapter:
         Args:
             elements: of the matrix.
         """
+        return -(-elements // 2) + self.scale_bytes(elements)
+
+    def scale_bytes(self, elements: int) -> int:
+        """Bytes of the scales of a matrix of the base in 4 bits.
+
+        Args:
+            elements: of the matrix.
+        """
         scales = -(-elements // BLOCK)
-        packed = -(-elements // 2)
         if self.base == "nf4-single":
-            return packed + 4 * scales
-        return packed + scales + 4 * -(-scales // SCALES) + 4  # and the scales' mean, in fp32
+            return 4 * scales
+        return scales + 4 * -(-scales // SCALES) + 4  # and the scales' mean, in fp32
+
+    def packed_rows(self, elements: int) -> int:
+        """Rows of the one column as which a matrix of the base in 4 bits is stored, which FSDP
+        cuts.
+
+        Args:
+            elements: of the matrix.
+        """
+        return -(-elements // (2 * self.storage_bytes))
+
+    @property
+    def storage_bytes(self) -> int:
+        """Bytes of an element of what the 4 bits are stored as."""
+        return 1 if self.quant_storage == "uint8" else 2
+
+    @property
+    def is_cut(self) -> bool:
+        """Whether FSDP cuts the base."""
+        return not self.packed or self.quant_storage != "uint8"
 
     def check(self, model: Model) -> None:
         """Refuse a target that the model's layers do not have.

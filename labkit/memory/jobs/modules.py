@@ -24,8 +24,8 @@ _FACTORS = re.compile(r"(?P<path>.*)\.ia3_l\.(?P<set>[^.]+)")
 def resolved(model: Model, recipe: Recipe) -> tuple[Model, Recipe]:
     """The base and the recipe of a module with adapters: as if the recipe had said them.
 
-    Of a recipe's own adapter only ``base`` counts then; any other field must be the module's, or
-    the default.
+    Of a recipe's own adapter only ``base`` and ``quant_storage`` count then; any other field must
+    be the module's, or the default.
 
     Raises:
         UsageError: the module has something beside its base that the account does not know.
@@ -36,11 +36,12 @@ def resolved(model: Model, recipe: Recipe) -> tuple[Model, Recipe]:
     model.require_shapes()
     found = _adapter_in(model, beside)
     given = recipe.adapter or Adapter()
-    if replace(given, base="stored") not in {Adapter(), found}:
+    if replace(given, base="stored", quant_storage="uint8") not in {Adapter(), found}:
         raise BadValue(
             f"adapter must be None, or as the module {model.name} has it, {found}; got {given}"
         )
-    return replace(model, layout=()), replace(recipe, adapter=replace(found, base=given.base))
+    own = replace(found, base=given.base, quant_storage=given.quant_storage)
+    return replace(model, layout=()), replace(recipe, adapter=own)
 
 
 def refuse_frozen(model: Model | int, recipe: Recipe, what: str) -> None:

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 from annotated_types import Ge, Le
 
 from labkit.errors import BadValue, UsageError, not_among
-from labkit.kit.describe import checked, description
+from labkit.kit.describe import Whole, checked, description
 from labkit.memory.jobs.batch import Batch
 from labkit.memory.tape.mode import CpExchange, SequenceGather, Size
 from labkit.models import Model, Unit
@@ -31,6 +31,7 @@ _UNLESS_STAGE_3: dict[str, Any] = {
     "wrap": "parts",
     "reshard_after_forward": True,
     "keep_gathered": "none",
+    "persistent": 0,
 }
 # By rule of cutting a model into stages: layers that the embedding and the head count as.
 _ENDS: dict[str, tuple[int, int]] = {
@@ -160,6 +161,9 @@ class Parallel:
             the embedding are the root either way.
         keep_gathered: what is not resharded between forward and backward pass: the ``"last
             block"`` (torchtitan in 2024) or the ``"head"`` (torchtitan since 2025).
+        persistent: tensors of no more elements are whole on every rank at stage 3, beside their
+            shards (DeepSpeed's ``stage3_param_persistence_threshold``, 100,000 by default); 0: none
+            are.
         shard_rule: how what is sharded is cut: ``"dim0"`` rows of every tensor (FSDP2), ``"flat"``
             one buffer in equal slices (ZeRO §5.1, DeepSpeed; stages 1 and 2), ``"tensor"`` whole
             tensors (torch's ZeroRedundancyOptimizer; stage 1). See
@@ -192,6 +196,7 @@ class Parallel:
     reshard_after_forward: bool = True
     wrap: Wrap = "parts"
     keep_gathered: KeepGathered = "none"
+    persistent: Whole = 0
     shard_rule: Rule = "dim0"
     gradient_buckets: GradientBuckets = "none"
 

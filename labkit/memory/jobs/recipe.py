@@ -274,10 +274,15 @@ class Recipe:
                     f"{name} must be {', '.join(_WIDE)} where there is an adapter, got {given}; a"
                     " base in 4 bits is the adapter's base='nf4'"
                 )
-        if self.compute is not None and not self.autocast:
+        if adapter.quant_storage not in {"uint8", self.parameters}:
             raise BadValue(
-                f"compute must be None where there is an adapter and no autocast, got"
-                f" {self.compute}: the base is used as it is stored"
+                f"quant_storage must be uint8 or {self.parameters}, the format of the rest of the"
+                f" base, got {adapter.quant_storage}: FSDP casts and cuts both alike"
+            )
+        if adapter.packed and self.compute not in {None, self.parameters}:
+            raise BadValue(
+                f"compute must be None or {self.parameters}, the format of the rest of the base,"
+                f" where that is in 4 bits, got {self.compute}"
             )
         wide = self.parameters == self.gradients == "fp32"
         if self.autocast and not (wide and adapter.base == "stored"):
@@ -340,6 +345,14 @@ class Recipe:
     def compute_format(self) -> Dtype:
         """The format of matrix products and of what they keep."""
         return self.compute or self.parameters
+
+    @property
+    def adapter_format(self) -> Dtype:
+        """The format in which adapters work: as they are stored, or as FSDP casts what it
+        gathers.
+        """
+        cast = self.compute is not None and not self.autocast
+        return self.compute_format if cast else self.gradients
 
     @property
     def compute_bytes(self) -> int | float:
@@ -455,6 +468,10 @@ def _bytes(dtype: str | None) -> int | float:
 
 _FP32 = {"name": "fp32 Adam", "parameters": "fp32", "gradients": "fp32", "master": None}
 _ADAPTERS = {"gradients": "fp32", "master": None, "source": "Hu et al. 2022; peft 0.21"}
+_SHARDED = (
+    "accelerate 1.15, utils/fsdp_utils.py (fsdp2_prepare_model) and utils/dataclasses.py"
+    " (set_mixed_precision); peft 0.21"
+)
 _PURE: dict[str, Any] = {"master": None}
 _BITS = "Dettmers et al. 2022; bitsandbytes 0.50.2, optim/optimizer.py"
 _AO = "torchao 0.14.1, optim/adam.py"
@@ -546,6 +563,25 @@ PRESETS: dict[str, dict[str, Any]] = {
         "name": "QLoRA: fp32 adapters, 4-bit base",
         "adapter": Adapter(base="nf4"),
         "source": "Dettmers et al. 2023; peft 0.21",
+    },
+    # fp32 shards of the adapters, all gathered and reduced in bf16.
+    "lora-fsdp": _ADAPTERS
+    | {
+        "name": "LoRA over FSDP: fp32 adapters, bf16 base, bf16 gathered and reduced",
+        **{"adapter": Adapter(), "compute": "bf16", "reduce": "bf16", "source": _SHARDED},
+    },
+    "qlora-fsdp": _ADAPTERS
+    | {
+        "name": "QLoRA over FSDP: fp32 adapters, 4-bit base stored as bf16, bf16 reduced",
+        **{"adapter": Adapter(base="nf4", quant_storage="bf16")},
+        **{"compute": "bf16", "reduce": "bf16"},
+        "source": f"{_SHARDED}; bitsandbytes 0.50.2, docs/source/fsdp_qlora.md",
+    },
+    # DeepSpeed makes the adapters bf16 and steps an fp32 copy of them.
+    "lora-master": {
+        "name": "LoRA: bf16 adapters with an fp32 master, bf16 base",
+        "adapter": Adapter(),
+        "source": "DeepSpeed, runtime/engine.py (module.bfloat16) and zero/stage3.py; peft 0.21",
     },
 }
 

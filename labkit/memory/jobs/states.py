@@ -107,7 +107,10 @@ def dealt(tensors: Iterable[TensorShape], num_ranks: int) -> list[list[TensorSha
 
 
 class Rows(NamedTuple):
-    """Tensors that are alike: their rows, elements a row, how often in a unit, and in which."""
+    """Tensors that are alike: their rows, elements a row, how often in a unit, and in which.
+
+    ``kind`` tells layers apart of which not the same is trained.
+    """
 
     rows: int
     rest: int
@@ -121,6 +124,7 @@ class Rows(NamedTuple):
     packed: bool = False
     copied: bool = False
     embedding: bool = False
+    kind: int = 0
 
 
 @lru_cache(maxsize=1024)
@@ -182,14 +186,14 @@ def _rows_like(
     kinds = entries(model, trained, experts=unit.name == "expert block")
     if len(kinds) == 1:
         kinds = dict.fromkeys(kinds, unit.count)
-    for names, times in kinds.items():
+    for kind, (names, times) in enumerate(kinds.items()):
         learns = trained_in_layer(tensor, names, model)
         packed = adapter is not None and adapter.packed and len(tensor.shape) == 2
-        yield (*alike, times, tensor.shape, matrix, learns, packed, False, False)
+        yield (*alike, times, tensor.shape, matrix, learns, packed, False, False, kind)
         if adapter is not None and "adapters" in names and len(tensor.shape) == 2:
             for shape in _adapters(adapter, tensor):
                 own = (shape[0], shape[1], False, gathered, times, shape, True)
-                yield (*own, True, False, False, False)
+                yield (*own, True, False, False, False, kind)
 
 
 def _prompt_rows(adapter: Adapter | None, model: Model) -> Iterator[tuple[Any, ...]]:
@@ -345,6 +349,8 @@ class Holding:
             yield self._state("parameters", recipe.parameter_bytes)
         else:
             yield from self._base(recipe.adapter)
+        if self.parallel.persistent:
+            yield self._persistent()
         if not recipe.in_backward:
             for part in self.updated:
                 yield part._state("gradients", part.recipe.gradient_bytes)
@@ -365,21 +371,70 @@ class Holding:
     def _base(self, adapter: Adapter) -> Iterator[Term]:
         """Parameters where there are adapters: the frozen base, in two formats, and theirs."""
         width = self.recipe.parameter_bytes
+        place = self.recipe.offload_parameters
         frozen = [tensor for tensor in self.tensors if not tensor.trained]
-        sizes = [self.count(t) * t.rows * t.rest for t in frozen if not t.packed]
+        rest = replace(self, tensors=tuple(t for t in frozen if not t.packed))
         name = "rest of the base" if adapter.packed else "base"
         source = self.recipe.source or "Hu et al. 2022 §4"
-        yield Term(f"parameters.{name}", width * sum(sizes), f"{width} B × Ψ frozen", source)
+        degree = self.degree_of("parameters")
+        cut = self.parallel.zero == 3
+        formula = f"{width} B × {rest._rule(degree)}, frozen" if cut else f"{width} B × Ψ frozen"
+        sizes = [self.count(t) * t.rows * t.rest for t in rest.tensors]
+        elements = rest.elements(degree) if cut and rest.tensors else sum(sizes)
+        yield Term(f"parameters.{name}", width * elements, formula, source, place)
         if adapter.packed:
-            packed = [t for t in frozen if t.packed]
-            matrices = [self.count(t) * adapter.base_bytes(t.rows * t.rest) for t in packed]
-            formula = "Σ of matrices: n/2 + scales of 64 weights each"
-            source = "Dettmers et al. 2023 §3; bitsandbytes, functional.py"
-            yield Term("parameters.base in 4 bits", sum(matrices), formula, source)
+            yield from self._packed([t for t in frozen if t.packed], adapter)
         for part in self.updated:
             own = part._state("parameters", part.recipe.gradient_bytes)
             copied = part.tensors[0].copied
             yield replace(own, component=f"parameters.{'copies' if copied else 'adapters'}")
+
+    def _packed(self, packed: Sequence[Rows], adapter: Adapter) -> Iterator[Term]:
+        """The base in 4 bits and its scales, which stay whole where it is cut."""
+        source = "Dettmers et al. 2023 §3; bitsandbytes, functional.py"
+        name = "parameters.base in 4 bits"
+        if self.parallel.zero < 3 or not adapter.is_cut:
+            matrices = [self.count(t) * adapter.base_bytes(t.rows * t.rest) for t in packed]
+            formula = "Σ of matrices: n/2 + scales of 64 weights each"
+            yield Term(name, sum(matrices), formula, source)
+            return
+        degree = self.degree_of("parameters")
+        stored = [self.count(t) * self.packed_share(t, degree) for t in packed]
+        formula = f"Σ of matrices: {adapter.storage_bytes} B × ceil(rows/N) of one column"
+        yield Term(name, sum(stored), formula, source, self.recipe.offload_parameters)
+        scales = [self.count(t) * adapter.scale_bytes(t.rows * t.rest) for t in packed]
+        formula = "Σ of matrices: scales of 64 weights each, whole on every rank"
+        yield Term("parameters.scales of the base", sum(scales), formula, source)
+
+    def stays(self, tensor: Rows) -> bool:
+        """Whether a tensor is whole on every rank, beside its shard."""
+        return not tensor.packed and tensor.rows * tensor.rest <= self.parallel.persistent
+
+    def gathered_format(self, tensor: Rows) -> str:
+        """The format in which a tensor is whole."""
+        recipe = self.recipe
+        if recipe.adapter is not None and tensor.trained and not tensor.copied:
+            return recipe.adapter_format
+        return recipe.parameters if recipe.autocast else recipe.compute_format
+
+    def _persistent(self) -> Term:
+        """What is whole on every rank beside its shard, since it is small."""
+        size = sum(
+            DTYPE_BYTES[self.gathered_format(tensor)]
+            * (self.count(tensor) * tensor.rows * tensor.rest)
+            for tensor in self.tensors
+            if self.stays(tensor)
+        )
+        formula = f"Σ of tensors of at most {self.parallel.persistent:,} elements, whole"
+        source = "DeepSpeed, runtime/zero/parameter_offload.py (mark_persistent_parameters)"
+        return Term("parameters.small ones, whole", size * (self.degree > 1), formula, source)
+
+    def packed_share(self, tensor: Rows, degree: Any) -> Any:
+        """Bytes of a rank's share of a matrix in 4 bits, without its scales."""
+        adapter = self.recipe.adapter
+        assert adapter is not None
+        rows = adapter.packed_rows(tensor.rows * tensor.rest)
+        return adapter.storage_bytes * (rows / degree if self.ideal else -(-rows // degree))
 
     def _state(self, component: str, width: float) -> Term:
         """A state of so many bytes an element, with its formula and its place."""

@@ -20,7 +20,7 @@ from labkit.kit.describe import Count, NonNegative, checked
 from labkit.memory.jobs.batch import Batch
 from labkit.memory.jobs.parallel import Parallel
 from labkit.memory.jobs.recipe import Recipe
-from labkit.memory.jobs.states import rows_of
+from labkit.memory.jobs.states import Rows, rows_of
 from labkit.memory.jobs.traffic import Collective, Kind, placed
 from labkit.memory.jobs.trained import trained_of
 from labkit.memory.tape.step import Phase
@@ -312,6 +312,18 @@ def _pipeline(job: _Job) -> Iterator[Collective]:
         yield _pair(job, "gradients of the tied embedding", size, "G of the embedding", FINALIZE)
 
 
+def _frozen_elements(row: Rows, recipe: Recipe) -> float:
+    """Elements in the format of the base that hold frozen tensors, where they are gathered."""
+    adapter = recipe.adapter
+    number = row.number * row.times
+    if not row.packed or adapter is None:
+        return number * row.rows * row.rest
+    if not adapter.is_cut:
+        return 0
+    stored = adapter.storage_bytes * adapter.packed_rows(row.rows * row.rest)
+    return number * stored / recipe.parameter_bytes
+
+
 def _pair(job: _Job, what: str, message: float, formula: str, source: str) -> Collective:
     """An all-reduce between two devices of the pipeline, once a step."""
     whole = job.send("pp", Phase.STEP, "all-reduce", what, message, 1, formula, source)
@@ -325,8 +337,10 @@ def _data(job: _Job) -> Iterator[Collective]:
     recipe = job.recipe
     usual, experts = parallel.elements(job.model, job.device)
     trained = trained_of(job.model, recipe.adapter, recipe.trained)
-    if recipe.adapter is not None or recipe.trained:  # what is frozen stays where it is
+    frozen: float = 0
+    if recipe.adapter is not None or recipe.trained:  # what is frozen has no gradients to send
         rows = rows_of(job.model, parallel, job.device, recipe.adapter, trained)
+        frozen = sum(_frozen_elements(row, recipe) for row in rows if not row.trained)
         usual = sum(row.number * row.times * row.rows * row.rest for row in rows if row.trained)
         experts = 0
         own = recipe.parameters if recipe.adapter is None else recipe.gradients
@@ -338,6 +352,11 @@ def _data(job: _Job) -> Iterator[Collective]:
     stride = job.stride("cp" if parallel.cp > 1 else "dp")
     at = {"ranks_per_node": job.ranks_per_node, "num_units": count}
     yield from step_collectives(parallel, recipe, usual, stride=stride, **at)
+    if frozen and parallel.zero == 3:
+        base = replace(job.recipe, adapter=None, trained=())
+        for item in step_collectives(parallel, base, frozen, stride=stride, **at):
+            if item.kind == "all-gather":
+                yield replace(item, what="frozen parameters")
     if experts:
         at |= {"stride": stride * parallel.ep, "spread": parallel.ep}
         for item in step_collectives(parallel, recipe, experts, **at):

@@ -1,8 +1,10 @@
 """One training step of a network that is partly frozen under torch's memory tracker.
 
 The network is :mod:`labkit.memory.oracles.networks`'s; adapters are what ``peft`` puts in place of
-its projections. Frozen parameters are tensors without a gradient here, and no ``Parameter``: torch
-treats them alike, but its tracker asks every ``Parameter`` for a gradient.
+its projections. On one rank frozen parameters are tensors without a gradient, and no
+``Parameter``, which torch treats alike; FSDP2 shards parameters alone, so that there they are
+``Parameter`` too, which the watch of :mod:`labkit.memory.oracles.tracker` does not ask for a
+gradient. FSDP2 casts what it gathers where the recipe has a ``compute`` format.
 
 Importing this module does not load torch; its functions do.
 """
@@ -10,13 +12,15 @@ Importing this module does not load torch; its functions do.
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import nullcontext
+from contextlib import ExitStack
 from functools import partial
 from typing import Any
 
 from labkit import extras
 from labkit.errors import UsageError
 from labkit.memory.jobs.adapter import Adapter
+from labkit.memory.jobs.parallel import Parallel
+from labkit.memory.jobs.recipe import DTYPE_BYTES
 from labkit.memory.jobs.trained import tape_name
 from labkit.memory.oracles import tracker, ways
 from labkit.memory.oracles.tracker import Tracked
@@ -44,15 +48,19 @@ def settings_of(plan: Plan) -> dict[str, Any]:
     plain = recipe.optimizer == "adam" and not recipe.amsgrad and recipe.second_gradients is None
     job = plan.estimate.job
     trained = job.arguments.get("trained", EVERYTHING)
+    sharded = plan.parallel.world_size > 1
     reasons = {
-        "one rank": plan.parallel.world_size == 1,
+        "one rank, or zero = 3": not sharded or plan.parallel.zero == 3,
         "a base that is not in 4 bits": adapter is None or not adapter.packed,
+        "no tensors that are whole beside their shards": not plan.parallel.persistent,
         "Adam with states in the gradients' format and no master copy": plain
         and recipe.master is None
         and recipe.states == recipe.gradients,
         "gradients in the parameters' format, but for adapters": adapter is not None
         or recipe.gradients == recipe.parameters,
-        "weights used as they are stored, or autocast": recipe.autocast or recipe.compute is None,
+        "weights used as they are stored, autocast, or FSDP's casts": recipe.autocast
+        or recipe.compute is None
+        or sharded,
         "everything on the device": places == {"device"},
         "no accumulation": recipe.accumulation == 1,
         f"a loss that is not {' or '.join(ways.LOSSES)}": job.mode.loss not in ways.LOSSES,
@@ -61,9 +69,13 @@ def settings_of(plan: Plan) -> dict[str, Any]:
         raise UsageError(f"oracle 'fake' needs {'; '.join(missing)} where parameters are frozen")
     names = ("seq", "micro_batch", "period", "group", "chunks")
     numbers = {name: job.arguments[name] for name in names}
-    width = job.arguments.get("adapter_bytes", 4)
+    width = int(DTYPE_BYTES[recipe.gradients])
     own = {"model": job.model, "mode": job.mode, "step": recipe.step}
     own["reentrant"] = job.batch.reentrant
+    own["parallel"] = plan.parallel if sharded else None
+    if sharded and recipe.compute is not None and not recipe.autocast:
+        own["policy"] = (recipe.compute, recipe.reduce or recipe.compute)
+        own["stored"] = recipe.parameters
     return {**own, "trained": trained, "adapter": adapter, "width": width, **numbers}
 
 
@@ -82,6 +94,9 @@ def track(
     group: int = 1,
     chunks: int = 8,
     reentrant: bool = False,
+    parallel: Parallel | None = None,
+    policy: tuple[str, str] | None = None,
+    stored: str | None = None,
 ) -> Tracked:
     """Run one step (forward, loss, backward, AdamW) on fake tensors and count.
 
@@ -97,6 +112,9 @@ def track(
         period, group, chunks: of recomputed layers and of a chunked head, as
             :class:`~labkit.memory.tape.sizes.Numbers` has them.
         reentrant: whether recomputed layers are reentrant checkpoints.
+        parallel: shards all by FSDP2 at ZeRO's stage 3; the bytes are rank 0's.
+        policy: the formats in which FSDP2 gathers parameters and reduces gradients.
+        stored: the format of the base, if it is not that of the products.
 
     Raises:
         UsageError: peft is not there, or the networks lack what the model asks for.
@@ -104,7 +122,7 @@ def track(
     import torch
     from torch._subclasses.fake_tensor import FakeTensorMode
 
-    from labkit.memory.oracles import networks, tuners
+    from labkit.memory.oracles import networks, tuners, worker
 
     sizes = {"seq": seq, "period": period, "group": group, "chunks": chunks}
     with torch.device("meta"):
@@ -120,9 +138,16 @@ def track(
             parameter.requires_grad_(trains(name) if trains else _is_trained(name, model, trained))
     if mode.input_gradients:
         network.token.register_forward_hook(lambda *given: given[2].requires_grad_(True))
-    dora = adapter is not None and adapter.kind == "dora"
-    with FakeTensorMode(), tuners.without_cycles() if dora else nullcontext():
-        _allocate(network, torch.float32 if width == 4 else torch.bfloat16)
+    with ExitStack() as contexts:
+        mesh: Any = contexts.enter_context(tracker.fake_ranks(parallel)) if parallel else None
+        if adapter is not None and adapter.kind == "dora":
+            contexts.enter_context(tuners.without_cycles())
+        contexts.enter_context(FakeTensorMode())
+        dtype = torch.float32 if width == 4 else torch.bfloat16
+        base = None if stored is None else worker.FORMATS[stored]
+        _allocate(network, dtype, base=base, whole=parallel is not None)
+        if parallel:
+            worker.shard(network, parallel, mesh, policy=policy)
         parts = [part for part in network.parameters() if part.requires_grad]
         how: dict[str, Any] = {"foreach": step == "foreach", "fused": step == "fused"}
         optimizer = torch.optim.AdamW(parts, lr=1e-4, **how)
@@ -178,11 +203,13 @@ def _adapted(network: Any, model: Model, adapter: Adapter) -> Any:
     return get_peft_model(network, config).base_model.model
 
 
-def _allocate(network: Any, dtype: Any) -> None:
+def _allocate(network: Any, dtype: Any, *, base: Any = None, whole: bool = False) -> None:
     """Give every parameter and buffer a tensor in the mode at work, shared ones one tensor.
 
     Args:
         dtype: of adapters.
+        base: of all other parameters; None for that in which they are.
+        whole: frozen parameters are parameters, which FSDP2 shards.
     """
     import torch
 
@@ -195,12 +222,16 @@ def _allocate(network: Any, dtype: Any) -> None:
                 continue
             known.append(old)
             if id(old) not in made:
-                new = torch.empty(
-                    old.shape,
-                    dtype=dtype if any(part in f"{path}." for part in _TUNERS) else old.dtype,
+                own = base if base is not None and name in module._parameters else old.dtype
+                tuned = any(part in f"{path}." for part in _TUNERS)
+                new = torch.empty(old.shape, dtype=dtype if tuned else own)
+                shards = whole and name in module._parameters
+                made[id(old)] = (
+                    torch.nn.Parameter(new, requires_grad=old.requires_grad)
+                    if shards or old.requires_grad
+                    else new
                 )
-                made[id(old)] = torch.nn.Parameter(new) if old.requires_grad else new
-            if old.requires_grad:
+            if isinstance(made[id(old)], torch.nn.Parameter):
                 module._parameters[name] = made[id(old)]
             else:
                 module._parameters.pop(name, None)

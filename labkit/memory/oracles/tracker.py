@@ -133,7 +133,7 @@ def track(
     if model.positions and seq > model.positions:
         raise UsageError(f"seq ({seq}) must not exceed the model's positions ({model.positions})")
     with ExitStack() as contexts:
-        mesh: Any = contexts.enter_context(_fake_ranks(parallel)) if parallel else None
+        mesh: Any = contexts.enter_context(fake_ranks(parallel)) if parallel else None
         contexts.enter_context(FakeTensorMode())
         network = networks.build(model, mode, seq=seq, period=period, group=group, chunks=chunks)
         if parallel:
@@ -206,7 +206,7 @@ def saved_bytes(model: Model, mode: Mode, *, seq: int, micro_batch: int) -> int:
 
 
 @contextmanager
-def _fake_ranks(parallel: Parallel) -> Iterator[Any]:
+def fake_ranks(parallel: Parallel) -> Iterator[Any]:
     """A mesh of fake ranks, of which this process is the first."""
     names = ("dp", "replicate", "partition_group", "reshard_after_forward", "wrap", "layer_split")
     known = {name: getattr(parallel, name) for name in (*names, "keep_gathered")}
@@ -230,6 +230,13 @@ def _make_states(optimizer: Any) -> None:
     optimizer.zero_grad()
 
 
+class _NoHook:
+    """Stands where the tracker keeps the hook of a parameter that has no gradient."""
+
+    def remove(self) -> None:
+        """There is nothing to take away."""
+
+
 def _watch(network: Any, optimizer: Any, batch: list[Any]) -> Any:
     """A MemTracker that knows the moment, and keeps each moment's largest total."""
     from torch.distributed._tools.mem_tracker import MemTracker
@@ -242,6 +249,18 @@ def _watch(network: Any, optimizer: Any, batch: list[Any]) -> Any:
             self.largest: dict[Moment, dict[str, int]] = {}
             self.peak_bytes = 0
             self.peak_moment = Moment.INIT
+
+        def _track_module_params_and_buffers(
+            self, module: Any, install_grad_hooks: bool = True
+        ) -> tuple[int, int]:
+            """The tracker's own asks every parameter for a gradient, which frozen ones cannot have:
+            here those count as having been asked.
+            """
+            handles = self._param_to_grad_hook_handles
+            for parameter in module.parameters():
+                if not parameter.requires_grad:
+                    handles.setdefault(parameter, (_NoHook(), _NoHook()))
+            return super()._track_module_params_and_buffers(module, install_grad_hooks)
 
         def _update_peak_stats(self, peak_state: Any) -> None:
             """The tracker's own keeps a snapshot a module at each operator; this one a moment."""

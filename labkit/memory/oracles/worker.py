@@ -19,7 +19,7 @@ import torch._dynamo  # every optimizer loads it at first use: once here, not on
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
-from torch.distributed.fsdp import fully_shard
+from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 from torch.distributed.optim import ZeroRedundancyOptimizer
 from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
@@ -136,13 +136,30 @@ def spread(run: Run, network: Any) -> Trainer:
     return Trainer(wrapped, network, optimizer)
 
 
-def shard(network: Any, parallel: Parallel, mesh: DeviceMesh) -> None:
+FORMATS = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
+
+
+def shard(
+    network: Any,
+    parallel: Parallel,
+    mesh: DeviceMesh,
+    *,
+    policy: tuple[str, str] | None = None,
+) -> None:
     """Wrap a :class:`~labkit.memory.oracles.networks.Decoder` in FSDP2, unit by unit as
     ``Model.units`` lists them.
 
     Each layer is a unit. Both ends are one unit where they share the embedding or where ``wrap`` is
     ``"blocks"``; else each is one.
+
+    Args:
+        policy: formats in which parameters are gathered and gradients are reduced; None for those
+            in which they are.
     """
+    casts: dict[str, Any] = {}
+    if policy is not None:
+        gathered, reduced = (FORMATS[name] for name in policy)
+        casts["mp_policy"] = MixedPrecisionPolicy(param_dtype=gathered, reduce_dtype=reduced)
     ends: dict[str, list[nn.Module]] = {}
     if parallel.wrap == "parts" and network.output.weight is not network.token.weight:
         first = [network.token, *([network.position] if network.position is not None else [])]
@@ -152,7 +169,8 @@ def shard(network: Any, parallel: Parallel, mesh: DeviceMesh) -> None:
     kept = {"last block": str(len(network.blocks) - 1)}.get(kept, kept)
     reshard = parallel.secondary_group or parallel.reshard_after_forward
     for name, unit in (*units.items(), ("root", network)):
-        fully_shard(unit, mesh=mesh, reshard_after_forward=False if name == kept else reshard)
+        stays = False if name == kept else reshard
+        fully_shard(unit, mesh=mesh, reshard_after_forward=stays, **casts)
 
 
 class FlatSlices(Trainer):

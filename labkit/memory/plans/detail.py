@@ -391,6 +391,20 @@ def _adapted(job: Job) -> Iterator[str]:
         )
     if not job.arguments["trained"].ends & {"input", "embedding", "prompt"}:
         yield "the embedding's output has no gradient: the first layer's base keeps nothing for it"
+    if job.parallel.zero == 3 and job.parallel.world_size > 1:
+        yield (
+            "frozen parameters are gathered and freed as others are, and no gradient of theirs is"
+            " sent: torch's FSDP2, checked against torch's MemTracker"
+        )
+    if adapter.packed and job.parallel.zero == 3:
+        whole = "its scales are whole on every rank"
+        cut = f"4 bits are stored as {adapter.quant_storage} and cut; {whole}"
+        yield (
+            cut
+            if adapter.is_cut
+            else "4 bits stored as uint8 are not cut: the base is whole on every rank"
+            " (quant_storage=bf16, the recipe qlora-fsdp, has it cut)"
+        )
     if adapter.packed:
         yield (
             "matrices of layers are in 4 bits as bitsandbytes lays them out, and made wide one at a"

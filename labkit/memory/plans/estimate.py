@@ -20,7 +20,7 @@ from labkit.memory.plans import fsdp, workspaces
 from labkit.memory.plans.job import Job
 from labkit.memory.tape import moments, saved
 from labkit.memory.tape.mode import Mode
-from labkit.memory.tape.sizes import Shape, is_array
+from labkit.memory.tape.sizes import Shape, is_array, shape_of
 from labkit.memory.tape.step import ON_TAPE, Moment, Part
 
 SEQUENCES = "gathered sequence"
@@ -107,19 +107,24 @@ def _between(
     total: Any,
 ) -> dict[Moment, Row]:
     """Moments that one rank does not have: layers and gradients on their way."""
-    first = by_moment[Moment.BACKWARD_FIRST]
-    whole = ran[Moment.STEP]["gradients"]
-    made = ran[Moment.BACKWARD_FIRST]["gradients"] / whole
-    parts = first | {"share": made, "total": total}
-    block = passing.size("block").whole / passing.held.whole
-    there = passing.prefetched(parts, first, layer_bytes=kept / passing.layers, share=block)
-    _, fullest = fullest_moment((Moment.PREFETCH, row) for row in there)
-    more = {Moment.PREFETCH: fullest}
-    if Moment.EMBEDDING_BACKWARD in by_moment:
+    more: dict[Moment, Row] = {}
+    between = [
+        row
+        for moment in (Moment.BACKWARD_FIRST, Moment.BACKWARD_LAST)
+        if moment in by_moment
+        and (moment is Moment.BACKWARD_FIRST or passing.starts_late or passing.varied)
+        for row in _inside(passing, moment, by_moment, ran, kept, total)
+    ]
+    if between:
+        _, more[Moment.PREFETCH] = fullest_moment((Moment.PREFETCH, row) for row in between)
+    if passing.frozen:
+        _add_starts(passing, by_moment, kept)
+    ends = (Moment.EMBEDDING_BACKWARD, Moment.BACKWARD_FIRST, Moment.LOSS_BACKWARD)
+    last = next((moment for moment in ends if moment in by_moment), None)
+    if last is Moment.EMBEDDING_BACKWARD or (last is not None and passing.deepest >= 0):
         gone = {"activations": 0, "temporaries": 0, "cached weights": 0}
         gone |= {fsdp.GATHERED: 0, fsdp.GATHER: 0}
-        base = by_moment[Moment.EMBEDDING_BACKWARD] | gone
-        more[Moment.LAST_REDUCE] = passing.last_sent(base, total)
+        more[Moment.LAST_REDUCE] = passing.last_sent(by_moment[last] | gone, total)
     return more
 
 
@@ -134,6 +139,49 @@ def workspaces_of(job: Job) -> int:
     if batch.layer_workspace_bytes and not others:
         return own
     return own + workspaces.THREADS * batch.workspace_bytes
+
+
+def _inside(
+    passing: fsdp.Passing,
+    moment: Moment,
+    by_moment: dict[Moment, Row],
+    ran: dict[Moment, Row],
+    kept: Any,
+    total: Any,
+) -> list[Row]:
+    """Rows between the ends of the stack: what the layer of ``moment`` needs, elsewhere in it."""
+    block = passing.updated.size("block").made / passing.updated.made
+    made = ran[moment]["gradients"] / ran[Moment.STEP]["gradients"]
+    row = by_moment[moment]
+    each = _kept_by_one(passing, kept)
+    if moment is Moment.BACKWARD_LAST:
+        above = passing.backwards - 1
+        row = row | {"activations": row["activations"] - above * each}
+        made = made + above * block
+    parts = row | {"share": made, "total": total}
+    return passing.prefetched(parts, row, layer_bytes=each, share=block)
+
+
+def _kept_by_one(passing: fsdp.Passing, kept: Any) -> Any:
+    """Bytes that a layer after the first keeps: the first, whose input has no gradient, keeps less.
+
+    Args:
+        kept: bytes that all layers keep.
+    """
+    if not passing.starts_late or passing.varied:
+        return kept / passing.backwards
+    job = passing.job
+    longer = shape_of(job.own_shape, num_layers=job.own_shape.num_layers + 1)
+    return _once(_stack_bytes, longer, job.mode, job.arguments) - kept
+
+
+def _add_starts(passing: fsdp.Passing, by_moment: dict[Moment, Row], kept: Any) -> None:
+    """Where a unit's start is fuller than its work, take that: one more buffer, and no work yet."""
+    before_last = kept - _kept_by_one(passing, kept) if np.all(passing.backwards > 0) else 0
+    there = {Moment.EMBEDDING: 0, Moment.FORWARD_LAST: before_last, Moment.LOSS_FORWARD: kept}
+    for moment, row in passing.starts(by_moment).items():
+        given = row | {"activations": row["activations"] + there[moment]}
+        _, by_moment[moment] = fullest_moment([(moment, by_moment[moment]), (moment, given)])
 
 
 def always(held: Holding) -> tuple[Row, Any]:

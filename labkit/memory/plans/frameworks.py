@@ -194,11 +194,12 @@ _ALL = (
             **{"attention": "sdpa", "gpu": True, "step": "fused", "zero": 3},
             "reduce_bucket_size": 500_000_000,
         },
-        sharded={"gradient_buffer": True},
-        recipes=_MASTER,
+        sharded={"gradient_buffer": True, "persistent": 100_000},
+        recipes=_MASTER | {"lora": {"recipe": "lora-master"}},
         lacks=("cp",),
         source="deepspeedai/DeepSpeed at edaa72212: runtime/zero/{stage3,stage_1_and_2}.py (stage 3"
-        " has a flat buffer of a rank's gradients and one for its bucket, both made once);"
+        " has a flat buffer of a rank's gradients and one for its bucket, both made once),"
+        " runtime/zero/parameter_offload.py (mark_persistent_parameters);"
         " models as transformers has them",
     ),
     Framework(

@@ -11,6 +11,13 @@ unit where they share the embedding), read in ``torch.distributed.fsdp._fully_sh
   (``post_backward``); its own gradients are whole until they are copied into a buffer in turn;
 - at the end the first unit's gradients are sent with nothing left to compute.
 
+Frozen parameters are gathered and freed as others are, and no gradient of theirs is sent. A unit
+whose input has no gradient (the first that learns, where all before it is frozen) is put away and
+its gradients are sent when the whole backward pass has ended
+(``_root_post_backward_final_callback``), and the unit before it is gathered in vain. Adapters are
+gathered as they are stored, or cast with all else; 4 bits as the column of numbers that they are
+stored as, and not at all where that is ``uint8``.
+
 Every buffer has the unit's size rounded up to whole rows on every rank. Stages 1 and 2 of DeepSpeed
 reduce through buckets of a given size instead (``ipg_buffer`` of ``stage_1_and_2.py``): one, two
 where communication overlaps the backward pass.
@@ -25,9 +32,11 @@ from typing import Any
 import numpy as np
 
 from labkit.memory.jobs.recipe import DTYPE_BYTES
+from labkit.memory.jobs.states import Rows
 from labkit.memory.plans.job import Job
 from labkit.memory.tape.sizes import is_array
 from labkit.memory.tape.step import Moment, Part, Phase
+from labkit.memory.tape.trained import Trained
 from labkit.memory.traced.recording import GATHER, GATHERED, SENT, WHOLE
 
 Row = dict[str, Any]
@@ -35,11 +44,22 @@ Row = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Size:
-    """Elements of a unit: as it is, padded to whole rows on every rank, and one rank's share."""
+    """A unit: its elements, and bytes padded to whole rows on every rank.
+
+    Attributes:
+        whole: elements.
+        gathered: bytes of its tensors as they are gathered.
+        made: bytes of its gradients as the backward pass makes them, not padded.
+        sent, received: bytes of their buffer on the wire, and of one rank's share of it.
+        kept: bytes of one rank's share of them as it is kept.
+    """
 
     whole: Any = 0
-    padded: Any = 0
-    share: Any = 0
+    gathered: Any = 0
+    made: Any = 0
+    sent: Any = 0
+    received: Any = 0
+    kept: Any = 0
 
 
 class Passing:
@@ -74,7 +94,7 @@ class Passing:
     @cached_property
     def updated(self) -> Passing:
         """The part of it that has gradients, where some layers are known to have none."""
-        trained = self.job.arguments.get("trained")
+        trained = self.trained
         if trained is None:
             return self
         part = Passing(self.job)
@@ -83,6 +103,39 @@ class Passing:
         if len(trained.layers) > 1:
             part.layers = sum(bool(names) for names in trained.layers)
         return part
+
+    @cached_property
+    def trained(self) -> Trained | None:
+        """What is trained; None where all is, or where it is not known of the layers."""
+        return self.job.arguments.get("trained")
+
+    @cached_property
+    def deepest(self) -> int:
+        """The first layer with a gradient; -1 where what comes before the layers has one."""
+        return -1 if self.trained is None else self.trained.deepest
+
+    @property
+    def frozen(self) -> bool:
+        """Whether a part is frozen, and it is known which."""
+        return self.trained is not None
+
+    @property
+    def starts_late(self) -> bool:
+        """Whether the first layer that has a gradient has none of its input."""
+        return self.deepest >= 0
+
+    @property
+    def backwards(self) -> Any:
+        """Layers that have a backward pass."""
+        return self.layers - max(self.deepest, 0)
+
+    @cached_property
+    def made(self) -> Any:
+        """Bytes of all gradients of the rank as the backward pass makes them."""
+        return sum(
+            self.held.count(tensor) * tensor.rows * tensor.rest * self._made(tensor)
+            for tensor in self.held.tensors
+        )
 
     def size(self, *names: str) -> Size:
         """The size of the first of the named units that there is; of layers that of the largest."""
@@ -101,17 +154,45 @@ class Passing:
 
     @cached_property
     def _sizes(self) -> dict[str, Size]:
-        """The size of each unit by name."""
-        sizes: dict[str, list[Any]] = {}
+        """The size of each unit by name; layers of which not the same is trained are told apart."""
+        fields = ("whole", "gathered", "made", "sent", "received", "kept")
+        sizes: dict[str, dict[str, Any]] = {}
         for tensor in self.held.tensors:
-            parts = self.held.parts(tensor, self.degree)
-            rows = tensor.rows / parts if self.held.ideal else -(-tensor.rows // parts)
-            share = rows * tensor.rest * tensor.number
-            each = sizes.setdefault(tensor.unit, [0, 0, 0])
-            each[0] += tensor.rows * tensor.rest * tensor.number
-            each[1] += share * parts
-            each[2] += share
-        return {name: Size(*each) for name, each in sizes.items()}
+            name = f"{tensor.unit} {tensor.kind}" if tensor.kind else tensor.unit
+            each = sizes.setdefault(name, dict.fromkeys(fields, 0))
+            for field, value in self._tensor(tensor).items():
+                each[field] = each[field] + tensor.number * value
+        return {name: Size(**each) for name, each in sizes.items()}
+
+    def _tensor(self, tensor: Rows) -> dict[str, Any]:
+        """The fields of :class:`Size` of one tensor."""
+        recipe = self.job.recipe
+        parts = self.held.parts(tensor, self.degree)
+        rows = tensor.rows / parts if self.held.ideal else -(-tensor.rows // parts)
+        share = rows * tensor.rest
+        whole = tensor.rows * tensor.rest
+        made = self._made(tensor)
+        wire = DTYPE_BYTES[recipe.reduce] if recipe.reduce else made
+        kept = recipe.parameter_bytes if tensor.copied else recipe.gradient_bytes
+        adapter = recipe.adapter
+        gathered = DTYPE_BYTES[self.held.gathered_format(tensor)] * share * parts
+        if tensor.packed and adapter is not None:
+            gathered = self.held.packed_share(tensor, parts) * parts if adapter.is_cut else 0
+        if self.held.stays(tensor):
+            gathered = 0
+        sizes = {"whole": whole, "gathered": gathered, "made": made * whole}
+        return sizes | {
+            "sent": wire * share * parts,
+            "received": wire * share,
+            "kept": kept * share,
+        }
+
+    def _made(self, tensor: Rows) -> float:
+        """Bytes of an element of a tensor's gradient as the backward pass makes it."""
+        recipe = self.job.recipe
+        if tensor.copied and not self.job.casts:
+            return recipe.parameter_bytes
+        return DTYPE_BYTES[self.made_format]
 
     def only_shared(self, size: Any) -> Any:
         """``size`` where there is more than one rank to share with, else 0."""
@@ -128,19 +209,18 @@ class Passing:
         if not self.gathers:
             width = job.recipe.compute_bytes
             return {"cast parameters": width * self.whole} if job.casts else {}
-        gathered, arriving = self._weights(moment)
+        whole, arriving = self._weights(moment)
         if not job.parallel.reshard_after_forward:
-            gathered, arriving = self._kept(moment, gathered, arriving)
-        whole = job.whole_width * gathered
+            whole, arriving = self._kept(moment, whole, arriving)
         return {
             GATHERED: whole if job.casts else self.only_shared(whole),
-            GATHER: self.only_shared(job.whole_width * arriving),
+            GATHER: self.only_shared(arriving),
         }
 
     def _weights(self, moment: Moment) -> tuple[Any, Any]:
-        """Elements of the units that are whole, and of the all-gathers' buffers."""
-        root, head, block = (self.size(unit).padded for unit in ("root", "head", "block"))
-        first = self.size("root", "embedding").padded
+        """Bytes of the units that are whole, and of the all-gathers' buffers."""
+        root, head, block = (self.size(unit).gathered for unit in ("root", "head", "block"))
+        first = self.size("root", "embedding").gathered
         if moment.phase is Phase.FORWARD and moment.part is Part.LAYERS:
             return root + block, block
         tied = "root" in self._sizes
@@ -152,27 +232,28 @@ class Passing:
             head if self.job.mode.loss.startswith("chunked") else 0
         )  # gathered anew for every chunk
         ending = head if ends else block
+        before = block if self.deepest > 0 else 0 if tied else first
         at_loss = root + last + (head if stays == "head" else again)
         return {
             Moment.EMBEDDING: (first, first),
             Moment.LOSS_FORWARD: (at_loss, ending),
             Moment.LOSS_BACKWARD: (at_loss, to_last if tied else 0),
             Moment.HEAD_BACKWARD: (root + head + last, to_last),
-            Moment.BACKWARD_FIRST: (root + block, 0 if tied else first),
+            Moment.BACKWARD_FIRST: (root + block, before),
             Moment.EMBEDDING_BACKWARD: (first, 0),
         }.get(moment, (root + block, block * self.deep))
 
     def _kept(self, moment: Moment, gathered: Any, arriving: Any) -> tuple[Any, Any]:
-        """The same elements where layers stay whole until their backward pass is done."""
-        first = self.size("root", "embedding").padded
-        block = self.size("block").padded
+        """The same bytes where layers stay whole until their backward pass is done."""
+        first = self.size("root", "embedding").gathered
+        block = self.size("block").gathered
         if moment in {Moment.EMBEDDING, Moment.FORWARD_FIRST}:
             return gathered, arriving
         if moment is Moment.EMBEDDING_BACKWARD:
             return first, 0
         if moment is Moment.BACKWARD_FIRST:
-            return first + block, 0
-        every = first + self.size("head").padded + self.layers * block
+            return first + larger(self.deepest + 1, 1) * block, 0
+        every = first + self.size("head").gathered + self.layers * block
         return every, 0 if moment.phase is Phase.BACKWARD else arriving
 
     @cached_property
@@ -201,17 +282,18 @@ class Passing:
         if moment.phase is not Phase.BACKWARD or not self.shared:
             return {}
         if zero in {1, 2} and recipe.reduce_bucket_size:
-            elements: Any = recipe.reduce_bucket_size * (2 if recipe.overlap_comm else 1)
+            elements = recipe.reduce_bucket_size * (2 if recipe.overlap_comm else 1)
+            out = self.sent_width * elements
         elif zero == 3:
-            elements = self._sent(moment)
+            out = self.updated._sent(moment)
         else:
             return {}
-        return {SENT: self.once + self.only_shared(self.sent_width * elements)}
+        return {SENT: self.once + self.only_shared(out)}
 
     def _sent(self, moment: Moment) -> Any:
-        """Elements of the unit whose gradients are on their way at stage 3: the one before."""
-        head = self.size("head").padded
-        block = self.size("block").padded
+        """Bytes of the unit whose gradients are on their way at stage 3: the one before."""
+        head = self.size("head").sent
+        block = self.size("block").sent
         if moment.part is Part.HEAD:
             return 0
         if moment is Moment.BACKWARD_LAST:
@@ -221,9 +303,16 @@ class Passing:
         return block
 
     @cached_property
+    def varied(self) -> bool:
+        """Whether layers are told apart by what of them is trained."""
+        return self.trained is not None and len(self.trained.layers) > 1
+
+    @cached_property
     def made_format(self) -> str:
         """The format in which the backward pass makes a gradient."""
         recipe = self.job.recipe
+        if recipe.adapter is not None:
+            return recipe.adapter_format
         return recipe.compute_format if self.job.casts else recipe.gradients
 
     @cached_property
@@ -244,18 +333,18 @@ class Passing:
         block = part.size("block")
         layers = part._finished(moment) if finished is None else finished
         after_head = moment.part is not Part.HEAD
-        before = layers * block.whole + after_head * head.whole
-        computed = part.whole * share
-        whole = smaller(larger(computed - before, 0), block.whole + part.size("root", "head").whole)
+        before = layers * block.made + after_head * head.made
+        computed = part.made * share
+        whole = smaller(larger(computed - before, 0), block.made + part.size("root", "head").made)
         if not away:
             whole = self.only_shared(whole)
-        rest = larger(computed - before - whole, 0) / part.whole
-        kept = (layers * block.share + after_head * head.share) * self.job.recipe.gradient_bytes
+        rest = larger(computed - before - whole, 0) / part.made
+        kept = layers * block.kept + after_head * head.kept
         kept = smaller(kept + rest * total, total)
         bucket = self.job.parallel.zero == 2 and self.job.recipe.reduce_bucket_size
         row = {"gradients": 0 if away else whole_bytes(kept)}
         if not bucket:
-            row[WHOLE] = whole_bytes(DTYPE_BYTES[self.made_format] * whole)
+            row[WHOLE] = whole_bytes(whole)
         return row
 
     def _finished(self, moment: Moment) -> Any:
@@ -268,6 +357,31 @@ class Passing:
         mode = self.job.mode
         at_once = {"full": batch.recompute_group, "every": batch.every}.get(mode.recompute, 1)
         return larger(self.layers - at_once, 0)
+
+    def starts(self, by_moment: dict[Moment, Row]) -> dict[Moment, Row]:
+        """Rows of the forward pass in which a unit's weights are copied out: its buffer is full,
+        and that of the unit before is not free yet.
+
+        Where all is trained, gradients of a layer and their buffer take more than that.
+
+        Returns:
+            By the moment that the row is a part of; what layers keep is not in it.
+        """
+        root, head, block = (self.size(unit).gathered for unit in ("root", "head", "block"))
+        first = self.size("root", "embedding").gathered
+        tokens = by_moment[Moment.EMBEDDING]["activations"]
+        units = {
+            Moment.EMBEDDING: (root + block, block + first),
+            Moment.FORWARD_LAST: (root + block, 2 * block),
+            Moment.LOSS_FORWARD: (root + head, head + block),
+        }
+        rows = {}
+        for moment, (whole, arriving) in units.items():
+            if moment in by_moment and (head or moment is not Moment.LOSS_FORWARD):
+                row = by_moment[moment] | {"temporaries": 0, "activations": tokens}
+                arriving = self.only_shared(arriving)
+                rows[moment] = row | {GATHERED: self.only_shared(whole), GATHER: arriving}
+        return rows
 
     def prefetched(self, first: Row, base: Row, *, layer_bytes: Any, share: Any) -> list[Row]:
         """Rows inside the backward pass: the next layer arrives while the previous one's gradients
@@ -283,29 +397,45 @@ class Passing:
             share: of one layer in the gradients.
         """
         rows = []
-        for below in (larger(self.layers - 2, 0), smaller(1, self.layers - 1)):
-            done = larger(self.layers - 1 - below, 0)
+        layers = self.backwards
+        if self.deepest > 0 and layers < 2:
+            return []
+        for below in (larger(layers - 2, 0), smaller(1, layers - 1)):
+            done = larger(layers - 1 - below, 0)
             computed = larger(first["share"] - below * share, 0)
             row = base | {"activations": first["activations"] + below * layer_bytes}
             row |= {name: first[name] for name in ("cached weights", "temporaries")}
             row |= self.gradients(Moment.PREFETCH, computed, first["total"], finished=done)
             row |= self.weights(Moment.PREFETCH) | self.sent(Moment.PREFETCH)
             if not self.job.parallel.reshard_after_forward:
-                gone = done * self.size("block").padded + self.size("head").padded
-                row[GATHERED] = row[GATHERED] - self.job.whole_width * gone
+                gone = done * self.size("block").gathered + self.size("head").gathered
+                row[GATHERED] = row[GATHERED] - gone
             rows.append(row)
         return rows
 
     def last_sent(self, base: Row, total: Any) -> Row:
-        """The row in which the first unit's gradients are on their way, with nothing left to
-        compute.
+        """The row in which the last gradients are on their way, with nothing left to compute.
+
+        Those of the first unit; where it is frozen, those of the first layer that learns, after
+        those of a root or a head that could not be sent before.
         """
-        first = self.size("root", "embedding")
-        kept = total - self.only_shared(self.job.recipe.gradient_bytes * first.share)
-        whole = DTYPE_BYTES[self.made_format] * first.whole
-        out = first.padded + first.share
-        row = base | {"gradients": kept, WHOLE: self.only_shared(whole)}
-        return row | {SENT: self.once + self.only_shared(self.sent_width * out)}
+        part = self.updated
+        units = [part.size("root", "embedding")]
+        block = part.size("block")
+        if self.deepest >= 0:
+            ends = part.size("root", "head" if not block.whole else "")
+            units = [unit for unit in (ends, block) if unit.whole]
+        rows = []
+        for number, first in enumerate(units):
+            waiting = units[number + 1 :]  # whole still, as are their units
+            kept = total - self.only_shared(sum(unit.kept for unit in units[number:]))
+            whole = sum(unit.made for unit in units[number:])
+            row = base | {"gradients": kept, WHOLE: self.only_shared(whole)}
+            if waiting:
+                row[GATHERED] = self.only_shared(self.size("block").gathered)
+            out = first.sent + first.received
+            rows.append(row | {SENT: self.once + self.only_shared(out)})
+        return max(rows, key=lambda row: np.max(sum(row.values())))
 
 
 def larger(first: Any, other: Any) -> Any:

@@ -249,10 +249,13 @@ class Job:
         for name in ("tp", "pp", "cp", "ep"):
             if (degree := getattr(parallel, name)) > 1:
                 raise BadValue(f"{name} must be 1 where {what}, got {degree}")
-        if parallel.zero == 3:
+        cast = self.recipe.compute is not None and not self.recipe.autocast
+        alone = parallel.zero < 3 or bool(np.all(np.equal(self.held.degree, 1)))
+        if self.recipe.adapter is not None and cast and alone:
             raise BadValue(
-                f"zero must be <= 2 where {what}, got 3: how frozen parameters are gathered is not"
-                " known"
+                f"compute must be None where {what}, no autocast and no FSDP, got"
+                f" {self.recipe.compute}: the base is used as it is stored; zero=3 on 2 ranks or"
+                " more casts what it gathers"
             )
         if self.batch.loss == "fused":
             raise BadValue(
@@ -427,7 +430,7 @@ class Job:
     def _adapted(self) -> dict[str, Any]:
         """What the tape takes of what is trained; nothing where all is."""
         adapter = self.recipe.adapter
-        trained = self.trained if self.parallel.zero < 3 else None
+        trained = self.trained
         if trained is not None and self.mode.input_gradients:
             trained = replace(trained, ends=trained.ends | {"input"})
         chosen: dict[str, Any] = {} if trained is None else {"trained": trained}
@@ -443,7 +446,7 @@ class Job:
         return chosen | {
             "rank": adapter.rank,
             "adapted": () if adapter.is_prompt else adapter.targets,
-            "adapter_bytes": int(DTYPE_BYTES[self.recipe.gradients]),
+            "adapter_bytes": int(DTYPE_BYTES[self.recipe.adapter_format]),
             "adapter_dropout": adapter.dropout,
             "packed": adapter.packed,
         }
