@@ -43,6 +43,42 @@ def test_without_the_frameworks_options_most_are_missed() -> None:
     assert sum(missed) > len(missed) / 2
 
 
+CONFIGS = {
+    "llama-2-7b": {
+        **{"model_type": "llama", "hidden_size": 4096, "intermediate_size": 11008},
+        **{"num_hidden_layers": 32, "num_attention_heads": 32, "vocab_size": 32000},
+        "hidden_act": "silu",
+    },
+    "gpt2-124m": {
+        **{"model_type": "gpt2", "n_embd": 768, "n_layer": 12, "n_head": 12},
+        **{"vocab_size": 50257, "n_positions": 1024},
+    },
+}
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+@pytest.mark.parametrize("who", ["hf-trainer", "deepspeed"])
+@pytest.mark.parametrize("attention", ["sdpa", "eager"])
+def test_a_preset_runs_the_operators_of_its_config(name: str, who: str, attention: str) -> None:
+    """Who trains transformers' models runs their modules, by whatever name a model is asked."""
+    read = Model.from_hf(CONFIGS[name], transformers_version="5.23")
+    frame = FRAMEWORKS[who]
+    preset, config = (
+        frame.plan(model, seq=512, attention=attention) for model in (Model.preset(name), read)
+    )
+    assert preset.moments().equals(config.moments())
+
+
+@pytest.mark.parametrize(("recipe", "narrow"), [("lora", "bf16"), ("qlora", "bf16")])
+def test_the_trainer_casts_adapters_too(recipe: str, narrow: str) -> None:
+    """transformers' bf16=True is autocast, also over a frozen base in 16 bits."""
+    cast = FRAMEWORKS["hf-trainer"].plan(LLAMA, recipe=recipe, seq=512).recipe
+    assert (cast.autocast, cast.compute, cast.parameters) == (True, narrow, narrow)
+    said = {"autocast": False, "compute": None}
+    plain = FRAMEWORKS["hf-trainer"].plan(LLAMA, recipe=recipe, seq=512, **said).recipe
+    assert not plain.autocast
+
+
 def test_sources_are_named() -> None:
     for row in published.peaks().values():
         assert len(row.source) > 20

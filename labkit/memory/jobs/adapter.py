@@ -69,6 +69,9 @@ class Adapter:
             (fp32 for each 256 of those), and one at a time is made wide; embeddings, head and norms
             are as ``parameters`` says. ``"nf4-single"``: the scales are fp32. ``"stored"``: all is
             as ``parameters`` says.
+        rest: what is not in 4 bits (embeddings, head, norms, biases) is as ``parameters`` says
+            (``"stored"``), or in ``"fp32"``, as peft's ``prepare_model_for_kbit_training`` leaves
+            it: the stream between the layers is fp32 then.
 
     Source: Hu et al. 2022 (LoRA) §4; Dettmers et al. 2023 (QLoRA) §3.
 
@@ -82,6 +85,7 @@ class Adapter:
     layers: tuple[Whole, ...] | None = None
     saved: tuple[Literal["embedding", "head"], ...] = ()
     base: Literal["stored", "nf4", "nf4-single"] = "stored"
+    rest: Literal["stored", "fp32"] = "stored"
 
     def __post_init__(self) -> None:
         if not self.targets:
@@ -94,6 +98,17 @@ class Adapter:
             raise BadValue(f"layers must name each layer once, and one at least; got {self.layers}")
         if len(set(self.saved)) < len(self.saved):
             raise BadValue(f"saved must name each end once, got {', '.join(self.saved)}")
+        if self.rest == "fp32" and not self.packed:
+            raise BadValue(
+                "rest must be stored unless base is nf4 or nf4-single: of a base that is not in 4"
+                " bits prepare_model_for_kbit_training makes every parameter fp32, which is the"
+                " recipe's parameters"
+            )
+        if self.rest == "fp32" and self.saved:
+            raise BadValue(
+                f"saved must be empty where rest is fp32, got {', '.join(self.saved)}: the format"
+                " of such copies is not known"
+            )
 
     @property
     def packed(self) -> bool:

@@ -279,11 +279,10 @@ class Recipe:
                 f"compute must be None where there is an adapter and no autocast, got"
                 f" {self.compute}: the base is used as it is stored"
             )
-        wide = self.parameters == self.gradients == "fp32"
-        if self.autocast and not (wide and adapter.base == "stored"):
+        if adapter.rest == "fp32" and not self.autocast:
             raise BadValue(
-                "autocast must be False where an adapter's base is not in fp32: the recipes lora"
-                " and qlora run without"
+                "autocast must be True where the adapter's rest is fp32 (compute bf16): without it"
+                " attention would run in fp32, of which no run is known"
             )
         if adapter.packed and self.parameters == "fp32":
             raise BadValue(
@@ -546,6 +545,15 @@ PRESETS: dict[str, dict[str, Any]] = {
         "name": "QLoRA: fp32 adapters, 4-bit base",
         "adapter": Adapter(base="nf4"),
         "source": "Dettmers et al. 2023; peft 0.21",
+    },
+    # After peft's prepare_model_for_kbit_training, which most scripts call.
+    "qlora-prepared": _ADAPTERS
+    | {
+        "name": "QLoRA after prepare_model_for_kbit_training: fp32 norms, embeddings and head",
+        "adapter": Adapter(base="nf4", rest="fp32"),
+        **{"compute": "bf16", "autocast": True},
+        "source": "Dettmers et al. 2023; peft 0.21, utils/other.py; bitsandbytes 0.50.2,"
+        " nn/modules.py (Linear4bit)",
     },
 }
 

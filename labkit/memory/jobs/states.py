@@ -350,6 +350,7 @@ class Holding:
         frozen = [tensor for tensor in self.tensors if not tensor.trained]
         sizes = [self.count(t) * t.rows * t.rest for t in frozen if not t.packed]
         name = "rest of the base" if adapter.packed else "base"
+        width = 4 if adapter.rest == "fp32" else width
         source = self.recipe.source or "Hu et al. 2022 §4"
         yield Term(f"parameters.{name}", width * sum(sizes), f"{width} B × Ψ frozen", source)
         if adapter.packed:

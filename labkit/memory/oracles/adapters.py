@@ -43,7 +43,8 @@ def settings_of(plan: Plan) -> dict[str, Any]:
     trained = job.arguments["trained"]
     reasons = {
         "one rank": plan.parallel.world_size == 1,
-        "a base that is not in 4 bits": adapter is None or not adapter.packed,
+        "experts that are not in 4 bits": adapter is None
+        or not (adapter.packed and job.model.num_experts),
         "Adam with states in the gradients' format and no master copy": plain
         and recipe.master is None
         and recipe.states == recipe.gradients,
@@ -98,14 +99,20 @@ def track(
     import torch
     from torch._subclasses.fake_tensor import FakeTensorMode
 
-    from labkit.memory.oracles import networks
+    from labkit.memory.oracles import four_bits, networks
 
     sizes = {"seq": seq, "period": period, "group": group, "chunks": chunks}
     with torch.device("meta"):
         network: Any = networks.build(model, mode, **sizes)
+        if mode.base:
+            _narrow(network, mode)
+        if adapter is not None and adapter.packed:
+            four_bits.pack(network.blocks, adapter.base_bytes)
     if adapter is not None:
         extras.need("a step with adapters", "dev", "peft")
         network = _adapted(network, adapter)
+        if adapter.packed:
+            four_bits.forward_as_peft(network)
     else:
         for name, parameter in network.named_parameters():
             parameter.requires_grad_(trains(name) if trains else _is_trained(name, model, trained))
@@ -121,6 +128,24 @@ def track(
         if len(trained.layers) > 1:
             stretch = partial(trained.stretch, group=group if mode.recompute == "full" else 1)
         return tracker.step_of(network, optimizer, batch, mode=mode, stretch=stretch)
+
+
+def _narrow(network: Any, mode: Mode) -> None:
+    """Make a frozen base narrow under autocast: all of it, or the layers' matrices; tables and
+    masks are as wide as the stream.
+    """
+    import torch
+
+    stream = torch.float32 if mode.stream_bytes == 4 else torch.bfloat16
+    for name, parameter in network.named_parameters():
+        matrix = name.startswith("blocks.") and parameter.dim() > 1
+        parameter.data = parameter.data.to(torch.bfloat16 if matrix else stream)
+    for name, buffer in list(network.named_buffers()):
+        setattr(network, name, buffer.to(stream))
+    tables = [buffer for _, buffer in network.named_buffers()]
+    masks = len(network.mask)
+    network.mask = tuple(tables[:masks])
+    network.tables = tuple(tables[masks:])
 
 
 def _is_trained(name: str, model: Model, trained: Trained) -> bool:

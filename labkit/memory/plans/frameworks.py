@@ -40,6 +40,7 @@ class Framework:
             another one.
         lacks: degrees whose buffers are not known, which must be 1.
         operators: what its models compute otherwise than by one kernel; none: what the model says.
+        usual: the same by the model's kind of MLP, where neither says (a preset has sizes alone).
         reserved_over_allocated: bytes the allocator reserves for one allocated; 1 where no logs of
             this framework print both.
         source: where the defaults and the ratio were read.
@@ -54,6 +55,7 @@ class Framework:
     lacks: tuple[str, ...] = ()
     recipes: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     operators: tuple[str, ...] = ()
+    usual: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     reserved_over_allocated: Annotated[float, Ge(1)] = 1.0
     context_bytes: NonNegative = CONTEXT_BYTES
     source: str
@@ -72,20 +74,23 @@ class Framework:
         >>> FRAMEWORKS["torchtitan"].plan(model, dp=8, seq=8192).parallel.keep_gathered
         'head'
         """
-        operators = tuple(said.pop("operators", self.operators or model.operators))
+        usual = self.operators or model.operators
+        if not usual and model.num_layers:  # of a network that is traced its modules say it
+            usual = self.usual.get(model.mlp, ())
+        operators = tuple(said.pop("operators", usual))
         spread = {**self.fields, **said}
         sharded = dict(self.sharded) if spread.get("zero") == 3 else {}
         if not spread.get("zero") and spread.get("dp", 1) > 1:
             sharded = dict(self.replicated)
-        usual = sharded.pop("recipe", self.recipe)
-        own = dict(self.recipes.get(said.get("recipe", usual), {}))
-        preset = own.pop("recipe", said.pop("recipe", usual))
+        otherwise = sharded.pop("recipe", self.recipe)
+        own = dict(self.recipes.get(said.get("recipe", otherwise), {}))
+        preset = own.pop("recipe", said.pop("recipe", otherwise))
         said.pop("recipe", None)
         if preset not in PRESETS:
             raise not_among("recipe", preset, PRESETS)
         # What a recipe says goes before what the framework does.
-        usuals = {**self.fields, **sharded}
-        options = {name: usuals[name] for name in usuals if name not in PRESETS[preset]}
+        defaults = {**self.fields, **sharded}
+        options = {name: defaults[name] for name in defaults if name not in PRESETS[preset]}
         options = options | own | said
         for name in self.lacks:
             if options.get(name, 1) > 1:
@@ -123,6 +128,10 @@ _MEGATRON = {
     "gradient_buffer": True,
     "cp_exchange": "ring",
 }
+# What transformers' modules (5.23) run, as labkit/models/huggingface.py reads it for a config.json.
+_TRANSFORMERS = {"swiglu": ("norm", "mask", "softmax-fp32"), "gelu": ("mask", "gelu")}
+# The trainer's bf16=True is autocast, whatever the format of a frozen base.
+_CAST = {"autocast": True, "compute": "bf16"}
 # Their own fp32 copy of the parameters is what is stepped, by 8-bit states too.
 _MASTER = {"adam-8bit": {"recipe": "adam-8bit-master"}}
 _ALL = (
@@ -180,6 +189,7 @@ _ALL = (
         sharded={"gradient_buffer": True},
         recipes=_MASTER,
         lacks=("cp",),
+        usual=_TRANSFORMERS,
         source="deepspeedai/DeepSpeed at edaa72212: runtime/zero/{stage3,stage_1_and_2}.py (stage 3"
         " has a flat buffer of a rank's gradients and one for its bucket, both made once);"
         " models as transformers has them",
@@ -190,7 +200,9 @@ _ALL = (
         fields={"attention": "sdpa", "gpu": True, "step": "fused", "input_gradients": True},
         replicated={"gradient_buckets": "copies"},
         sharded={"recipe": "fsdp-bf16-reduce", "wrap": "blocks"},
-        recipes={name: {"wide_embeddings": True} for name in ("adam-8bit", "adam-8bit-paged")},
+        recipes={name: {"wide_embeddings": True} for name in ("adam-8bit", "adam-8bit-paged")}
+        | {"lora": _CAST, "qlora": _CAST},
+        usual=_TRANSFORMERS,
         source="transformers 5.23: training_args.py (adamw_torch_fused), trainer.py, loss_utils.py,"
         " modeling_utils.py (enable_input_require_grads);"
         " accelerate 1.15: utils/dataclasses.py (DistributedDataParallelKwargs, no views;"
