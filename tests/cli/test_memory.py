@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import re
 import shlex
 from collections.abc import Callable
 from dataclasses import replace
@@ -14,7 +15,10 @@ import pytest
 
 from labkit import memory
 from labkit.cli import main
-from labkit.memory.commands import commands
+from labkit.memory.commands import commands, words
+from labkit.memory.commands.options import Spread
+from labkit.memory.jobs.recipe import PRESETS
+from labkit.memory.plans.plan import FIELDS
 
 GROUP = "memory"
 MODEL = "tiny-gpt"
@@ -521,6 +525,45 @@ def test_an_answer_says_how_sure_it_is(ran: Ran, told: Told) -> None:
         assert told(name, *given, *rest)["measured"]["verdict"].startswith("within")
     papers = told("plan", MODEL, "--seq", 32, "--set", "formula=zero-paper")["measured"]
     assert (papers["verdict"], papers["nearest"]) == ("not measured", [])
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        (("-f", "axolotl"), "say --framework hf-trainer"),
+        (("-f", "NeMo"), "say --framework megatron"),
+        (("--recipe", "dpo"), "say twice the --micro-batch"),
+        (("--recipe", "paged_adamw_8bit"), "say adam-8bit-paged"),
+        (("--set", "load_in_4bit=true"), "say --recipe qlora"),
+        (("--set", "gradient_checkpointing=true"), "say --recompute full"),
+        (("--set", "per_device_train_batch_size=4"), "say --micro-batch"),
+    ],
+)
+def test_words_of_other_tools_name_ours(
+    refused: Refused, given: tuple[str, ...], message: str
+) -> None:
+    assert message in " ".join(refused("plan", "llama-2-7b", *given).split())
+
+
+def test_every_word_that_is_named_instead_is_known() -> None:
+    """Recipes, frameworks, options and fields that the hints tell people to say."""
+    options = {*Spread.__dataclass_fields__, "set"}
+    for hints in words.WORDS.values():
+        for hint in hints.values():
+            for name in re.findall(r"--recipe ([a-z0-9-]+)", hint):
+                assert name in PRESETS
+            for name in re.findall(r"--framework ([a-z0-9-]+)", hint):
+                assert name in memory.FRAMEWORKS
+            for name in re.findall(r"--set ([a-z_]+)=", hint):
+                assert name in FIELDS
+            for name in re.findall(r"--([a-z-]+)", hint):
+                assert name.replace("-", "_") in options
+
+
+def test_other_spellings_of_options(told: Told) -> None:
+    ours = told("plan", MODEL, "--micro-batch", 2, "--seq", 32, "--world-size", 2)
+    theirs = told("plan", MODEL, "--batch-size", 2, "--seq-len", 32, "--gpus", 2)
+    assert ours["peak_bytes"] == theirs["peak_bytes"]
 
 
 def test_a_margin_below_the_error_is_no_promise(ran: Ran) -> None:

@@ -79,6 +79,32 @@ def test_the_trainer_casts_adapters_too(recipe: str, narrow: str) -> None:
     assert not plain.autocast
 
 
+@pytest.mark.parametrize("zero", [1, 2, 3])
+@pytest.mark.parametrize("place", ["cpu", "nvme"])
+def test_deepspeeds_gradients_are_where_its_optimizer_is(zero: int, place: str) -> None:
+    """stage3.py and stage_1_and_2.py: ``self.device`` of the gradients' buffer is the CPU."""
+    if place == "nvme" and zero < 3:
+        return
+    plan = FRAMEWORKS["deepspeed"].plan(
+        Model.preset("llama-2-7b"), dp=4, zero=zero, seq=512, offload_optimizer=place
+    )
+    assert plan.recipe.offload_gradients == "cpu"
+    stays = FRAMEWORKS["deepspeed"].plan(Model.preset("llama-2-7b"), dp=4, zero=zero, seq=512)
+    assert stays.recipe.offload_gradients == "device"
+    assert plan.peak_bytes < stays.peak_bytes
+
+
+@pytest.mark.parametrize("name", ["torchtune", "litgpt"])
+def test_adapters_are_in_the_models_format_where_the_whole_model_is(name: str) -> None:
+    lora = FRAMEWORKS[name].plan(Model.preset("llama-2-7b"), recipe="lora", seq=512)
+    assert (lora.recipe.gradients, lora.recipe.states, lora.recipe.autocast) == (
+        *("bf16", "bf16"),
+        False,
+    )
+    full = FRAMEWORKS[name].plan(Model.preset("llama-2-7b"), seq=512).recipe
+    assert (full.parameters, full.master, full.states) == ("bf16", None, "bf16")
+
+
 def test_sources_are_named() -> None:
     for row in published.peaks().values():
         assert len(row.source) > 20

@@ -549,7 +549,7 @@ PRESETS: dict[str, dict[str, Any]] = {
     # After peft's prepare_model_for_kbit_training, which most scripts call.
     "qlora-prepared": _ADAPTERS
     | {
-        "name": "QLoRA after prepare_model_for_kbit_training: fp32 norms, embeddings and head",
+        "name": "QLoRA prepared by peft: fp32 norms, embeddings, head",
         "adapter": Adapter(base="nf4", rest="fp32"),
         **{"compute": "bf16", "autocast": True},
         "source": "Dettmers et al. 2023; peft 0.21, utils/other.py; bitsandbytes 0.50.2,"

@@ -35,7 +35,8 @@ class Framework:
         fields: of ``Parallel``, ``Batch`` and ``Recipe``.
         replicated: fields that hold at ZeRO's stage 0 on several replicas.
         sharded: fields that hold at ZeRO's stage 3 (``recipe``: where no other is said),
-            ``tensor`` with tensor parallelism.
+            ``tensor`` with tensor parallelism, ``offloaded`` where the optimizer is not on the
+            device.
         recipes: what a recipe is under this framework, by its name: other fields, or ``recipe``,
             another one.
         lacks: degrees whose buffers are not known, which must be 1.
@@ -52,6 +53,7 @@ class Framework:
     replicated: Mapping[str, Any] = field(default_factory=dict)
     sharded: Mapping[str, Any] = field(default_factory=dict)
     tensor: Mapping[str, Any] = field(default_factory=dict)
+    offloaded: Mapping[str, Any] = field(default_factory=dict)
     lacks: tuple[str, ...] = ()
     recipes: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     operators: tuple[str, ...] = ()
@@ -100,6 +102,8 @@ class Framework:
                 )
         if options.get("tp", 1) > 1:
             options = {**self.tensor, **options}
+        if options.get("offload_optimizer", "device") != "device":
+            options = {**self.offloaded, **options}
         parts: dict[type, dict[str, Any]] = {kind: {} for kind in PARTS}
         for name, value in options.items():
             if name not in FIELDS:
@@ -134,6 +138,7 @@ _TRANSFORMERS = {"swiglu": ("norm", "mask", "softmax-fp32"), "gelu": ("mask", "g
 _CAST = {"autocast": True, "compute": "bf16"}
 # Their own fp32 copy of the parameters is what is stepped, by 8-bit states too.
 _MASTER = {"adam-8bit": {"recipe": "adam-8bit-master"}}
+_NARROW_ADAPTERS = {"gradients": "bf16", "states": "bf16"}
 _ALL = (
     Framework(
         name="torchtitan",
@@ -187,11 +192,13 @@ _ALL = (
             "reduce_bucket_size": 500_000_000,
         },
         sharded={"gradient_buffer": True},
+        offloaded={"offload_gradients": "cpu"},
         recipes=_MASTER,
         lacks=("cp",),
         usual=_TRANSFORMERS,
         source="deepspeedai/DeepSpeed at edaa72212: runtime/zero/{stage3,stage_1_and_2}.py (stage 3"
-        " has a flat buffer of a rank's gradients and one for its bucket, both made once);"
+        " has a flat buffer of a rank's gradients and one for its bucket, both made once, the first on"
+        " the host where the optimizer is);"
         " models as transformers has them",
     ),
     Framework(
@@ -207,6 +214,33 @@ _ALL = (
         " modeling_utils.py (enable_input_require_grads);"
         " accelerate 1.15: utils/dataclasses.py (DistributedDataParallelKwargs, no views;"
         " FullyShardedDataParallelPlugin.set_mixed_precision: bf16 gathered and reduced)",
+    ),
+    Framework(
+        name="torchtune",
+        recipe="pure-bf16",
+        fields={
+            **{"attention": "sdpa", "gpu": True, "step": "fused", "recompute": "full"},
+            "loss": "chunked-output",
+        },
+        sharded={"wrap": "blocks"},
+        recipes={"lora": _NARROW_ADAPTERS, "qlora": _NARROW_ADAPTERS},
+        operators=("norm", "repeat-kv"),
+        source="pytorch/torchtune 0.6.1: recipes/configs (dtype bf16, AdamW fused, activation"
+        " checkpointing, CEWithChunkedOutputLoss, no compilation), modules/{rms_norm,attention,"
+        "peft/lora}.py (adapters in the model's format)",
+    ),
+    Framework(
+        name="litgpt",
+        recipe="pure-bf16",
+        fields={"attention": "sdpa", "gpu": True, "step": "foreach", "logits_held": "compute"},
+        recipes={
+            "lora": _NARROW_ADAPTERS
+            | {"loss": "chunked-output", "loss_chunk_tokens": 128, "logits_held": "none"}
+        },
+        operators=("norm", "repeat-kv"),
+        source="Lightning-AI/litgpt at 26857050: config_hub/finetune (bf16-true, torch's AdamW),"
+        " finetune/{full,lora}.py (the loop holds the logits; with adapters the head takes 128"
+        " tokens of each sample at a time), model.py, lora.py",
     ),
 )
 FRAMEWORKS: dict[str, Framework] = {framework.name: framework for framework in _ALL}
