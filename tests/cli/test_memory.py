@@ -381,8 +381,8 @@ def test_examples_work_as_they_stand(example: str, ran: Ran) -> None:
 def test_a_framework_says_its_defaults_and_keeps_its_allowances_apart(ran: Ran) -> None:
     said = ("--dp", 8, "--seq", 8192)
     text, _ = ran("plan", "llama-3-8b", "--framework", "torchtitan", *said)
-    for words in ("Defaults of torchtitan", "allowance for the allocator", "margin"):
-        assert words in text
+    for there in ("Defaults of torchtitan", "allowance for the allocator", "margin"):
+        assert there in text
     bundle, _ = ran("plan", "llama-3-8b", "-f", "torchtitan", *said, "--json", "-")
     plan = memory.FRAMEWORKS["torchtitan"].plan(memory.Model.preset("llama-3-8b"), dp=8, seq=8192)
     assert json.loads(bundle)["peak_bytes"] == plan.peak_bytes
@@ -525,6 +525,25 @@ def test_an_answer_says_how_sure_it_is(ran: Ran, told: Told) -> None:
         assert told(name, *given, *rest)["measured"]["verdict"].startswith("within")
     papers = told("plan", MODEL, "--seq", 32, "--set", "formula=zero-paper")["measured"]
     assert (papers["verdict"], papers["nearest"]) == ("not measured", [])
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        ("llama-3-8b", "-f", "hf-trainer", "--lora-rank", 16, "--seq", 2048, "-d", "24GiB"),
+        ("llama-2-7b", "-f", "deepspeed", "--dp", 2, "--zero", 1, "-d", "24GiB"),
+        ("llama-2-7b", "-f", "hf-trainer", "--dp", 8, "-b", 2, "-d", "24GiB"),
+    ],
+)
+def test_a_plan_that_does_not_fit_says_what_helps(told: Told, given: tuple[Any, ...]) -> None:
+    """One change at a time, each what the command answers to it; nothing where all fits."""
+    found = told("plan", *given)["helps"]
+    assert found
+    assert [one["fits"] for one in found] == sorted((one["fits"] for one in found), reverse=True)
+    for one in found:
+        again = told("plan", *given, *shlex.split(one["say"]))
+        assert (again["peak_bytes"], again["fits"]) == (one["peak_bytes"], one["fits"])
+    assert "helps" not in told("plan", *given, "--device", "8TB")
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,7 @@ from labkit.errors import BadValue
 from labkit.kit.command import Commands, argument, option
 from labkit.kit.report import Figure, Report, Sheet, records
 from labkit.memory import certainty
+from labkit.memory.commands import helps
 from labkit.memory.commands.options import Job, Room, Spread, axes_of, model_of
 from labkit.memory.plans.estimate import COMPONENTS
 from labkit.memory.plans.plan import Plan
@@ -88,7 +89,9 @@ def plan(
     notes = (*job.notes, *plan.assumptions)
     fits = plan.peak_bytes <= usable
     columns = {"component": "component", "place": "place", "num_bytes": "bytes"}
+    helping = helps.table(job, room, plan) if not fits and rank is None else None
     sheets = [
+        *([] if helping is None else [_helping(helping)]),
         _at_peak(frame),
         *([_ranks(ranks, usable)] if len(ranks) > 1 else []),
         _moments(moments),
@@ -129,9 +132,16 @@ def plan(
             "ranks": records(ranks),
             "measured": sure.data(),
             **({} if largest is None else {"largest": records(largest)}),
+            **({} if helping is None else {"helps": records(helping)}),
         },
         figures=lambda: [_figure_of_moments(plan, room)],
     )
+
+
+def _helping(table: pd.DataFrame) -> Sheet:
+    """What would help, one change at a time."""
+    columns = {"say": "say also, or instead", "peak_bytes": "peak", "fits": "fits"}
+    return Sheet(heading="What would help", table=table, columns=columns)
 
 
 @commands.add(

@@ -69,7 +69,7 @@ def forward_as_peft(network: nn.Module) -> None:
     """Have adapters beside layers in 4 bits run as peft runs them."""
     for module in network.modules():
         if isinstance(getattr(module, "base_layer", None), Linear4bit):
-            module.forward = MethodType(_forward, module)  # type: ignore[method-assign]
+            module.forward = MethodType(_forward, module)
 
 
 def _forward(self: Any, x: Tensor) -> Tensor:

@@ -197,8 +197,8 @@ _ALL = (
         lacks=("cp",),
         usual=_TRANSFORMERS,
         source="deepspeedai/DeepSpeed at edaa72212: runtime/zero/{stage3,stage_1_and_2}.py (stage 3"
-        " has a flat buffer of a rank's gradients and one for its bucket, both made once, the first on"
-        " the host where the optimizer is);"
+        " has a flat buffer of a rank's gradients and one for its bucket, both made once, the first"
+        " on the host where the optimizer is);"
         " models as transformers has them",
     ),
     Framework(
