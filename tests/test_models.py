@@ -34,6 +34,20 @@ PUBLISHED = {
     "qwen2.5-7b": 7_615_616_512,
     "qwen2.5-72b": 72_706_203_648,
     "qwen3-8b": 8_190_735_360,
+    "llama-3.2-1b": 1_235_814_400,
+    "llama-3.2-3b": 3_212_749_824,
+    "tinyllama-1.1b": 1_100_048_384,
+    "ministral-8b": 8_019_808_256,
+    "qwen2.5-0.5b": 494_032_768,
+    "qwen2.5-1.5b": 1_543_714_304,
+    "qwen2.5-3b": 3_085_938_688,
+    "qwen2.5-14b": 14_770_033_664,
+    "qwen2.5-32b": 32_763_876_352,
+    "qwen3-0.6b": 596_049_920,
+    "qwen3-1.7b": 1_720_574_976,
+    "qwen3-4b": 4_022_468_096,
+    "qwen3-14b": 14_768_307_200,
+    "qwen3-32b": 32_762_123_264,
     "qwen3-30b-a3b": 30_532_122_624,
     "qwen3-235b-a22b": 235_093_634_560,
     # The published weights without the module that predicts further tokens, and without the
@@ -53,6 +67,27 @@ NAMED = {
 @pytest.mark.parametrize(("name", "count"), PUBLISHED.items())
 def test_shapes_give_the_published_parameter_count(name: str, count: int) -> None:
     assert Model.preset(name).num_params == count
+
+
+@pytest.mark.parametrize(
+    ("hub", "name"),
+    [
+        ("meta-llama/Llama-2-7b-chat-hf", "llama-2-7b"),
+        ("meta-llama/Meta-Llama-3.1-70B-Instruct", "llama-3-70b"),
+        ("meta-llama/Llama-3.3-70B-Instruct", "llama-3-70b"),
+        ("unsloth/Qwen2.5-7B-Instruct-unsloth-bnb-4bit", "qwen2.5-7b"),
+        ("mistralai/Mixtral-8x7B-Instruct-v0.1", "mixtral-8x7b"),
+        ("Qwen3-32B", "qwen3-32b"),
+    ],
+)
+def test_a_hubs_name_is_the_models(hub: str, name: str) -> None:
+    assert Model.preset(hub) == Model.preset(name)
+
+
+@pytest.mark.parametrize("name", ["mistralai/Mistral-7B-v0.3", "meta-llama/Llama-4-8B", "a/b/c"])
+def test_another_vocabulary_or_release_is_another_model(name: str) -> None:
+    with pytest.raises(UsageError, match=r"a config\.json, or its folder, describes any other"):
+        Model.preset(name)
 
 
 @pytest.mark.parametrize(("name", "size"), NAMED.items())
@@ -121,7 +156,9 @@ def test_impossible_shapes_are_refused(sizes: dict[str, Any]) -> None:
 
 
 def test_unknown_names_list_what_there_is() -> None:
-    with pytest.raises(UsageError, match=r"did you mean 'llama-2-7b'.*There are:.*gpt3-175b"):
+    with pytest.raises(
+        UsageError, match=r"did you mean 'llama-2-7b'.*There are \d+; a config\.json"
+    ):
         Model.preset("llama2-7b")
     with pytest.raises(UsageError, match="V100-32GB"):
         hardware.accelerator("TPU")

@@ -31,6 +31,7 @@ LOADS_AN_EXTRA = {
     "labkit.memory.oracles.collective": "labkit.kit.ranks",
     "labkit.memory.oracles.cuda": "labkit.memory.oracles.cuda",
     "labkit.memory.oracles.digits": "labkit.kit.ranks",
+    "labkit.memory.oracles.four_bits": "labkit.memory.oracles.checking",
     "labkit.memory.oracles.kernels": "labkit.memory.oracles.checking",
     "labkit.memory.oracles.modules": "labkit.memory.oracles.checking",
     "labkit.memory.oracles.networks": "labkit.memory.oracles.checking",

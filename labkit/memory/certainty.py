@@ -149,6 +149,7 @@ PRECISIONS = (
     "fp32 throughout",
     "fp32 weights, computed with in 16 bits",
     "a frozen 16-bit base",
+    "a frozen 16-bit base under autocast",
     "16-bit weights with a master copy",
     "16-bit weights alone",
 )
@@ -178,6 +179,8 @@ def features(plan: Plan) -> frozenset[str]:
         found.add("adapters")
     if recipe.adapter is not None and recipe.adapter.packed:
         found.add("a 4-bit base")
+    if recipe.adapter is not None and recipe.adapter.rest == "fp32":
+        found.add("norms, embeddings and head in fp32 beside it")
     if recipe.optimizer != "adam":
         found.add(f"the optimizer {recipe.optimizer}")
     if recipe.in_backward:
@@ -194,11 +197,13 @@ def features(plan: Plan) -> frozenset[str]:
 
 def _precision(recipe: Recipe) -> str:
     """How numbers are kept, in words."""
+    frozen = recipe.adapter is not None and recipe.parameter_bytes < 4
     kinds = (
-        recipe.autocast,
+        recipe.autocast and not frozen,
         recipe.compute_bytes == 4,
         recipe.parameter_bytes == 4,
-        recipe.adapter is not None,
+        frozen and not recipe.autocast,
+        frozen,
         recipe.master is not None,
         True,
     )

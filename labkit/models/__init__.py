@@ -4,7 +4,7 @@ The presets stand in ``data/models.yaml``, each with its source. A model also co
 Face configuration (:meth:`Model.from_hf`) or from a torch module (:meth:`Model.from_module`).
 """
 
-from labkit.models.model import Model, presets
+from labkit.models.model import Model, plain_name, presets
 from labkit.models.tensors import TensorShape, Unit
 
-__all__ = ["Model", "TensorShape", "Unit", "presets"]
+__all__ = ["Model", "TensorShape", "Unit", "plain_name", "presets"]

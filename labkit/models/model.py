@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import asdict
 from functools import lru_cache
@@ -34,15 +35,20 @@ class Model(Sizes):
     @classmethod
     @checked
     def preset(cls, name: str) -> Model:
-        """Look up a model of ``data/models.yaml``.
+        """Look up a model of ``data/models.yaml``, also by the name it has on a hub.
 
         Raises:
             UsageError: there is none of that name; the message has like names.
+
+        >>> Model.preset("meta-llama/Llama-3.1-8B-Instruct").name
+        'llama-3-8b'
         """
         known = presets()
-        if name not in known:
-            raise not_among("model", name, known)
-        return known[name]
+        found = name if name in known else plain_name(name)
+        if found not in known:
+            more = "a config.json, or its folder, describes any other"
+            raise not_among("model", name, known, more=more)
+        return known[found]
 
     @classmethod
     @checked
@@ -184,6 +190,33 @@ class Model(Sizes):
             if same[name] == default:
                 same[name] = 0
         return Model(**(same | changes))
+
+
+# What a hub's name has beside the model's: whose it is, and what it was trained for.
+_OWNER = re.compile(r"^[^/]+/|^meta-")
+_TUNED = re.compile(r"-(instruct|chat|it|hf|base|v0\.[12]|(unsloth-)?bnb-4bit)$")
+# Later releases of the same sizes.
+_SAME_SIZES = (
+    (re.compile(r"^llama-3\.1-(8b|70b|405b)$"), r"llama-3-\1"),
+    (re.compile(r"^llama-3\.3-70b$"), "llama-3-70b"),
+)
+
+
+def plain_name(name: str) -> str:
+    """A model's own name in one from a hub: without its owner and what it was tuned for.
+
+    Args:
+        name: as a hub has it.
+
+    >>> plain_name("mistralai/Mixtral-8x7B-Instruct-v0.1"), plain_name("Qwen/Qwen2.5-7B")
+    ('mixtral-8x7b', 'qwen2.5-7b')
+    """
+    plain = name.lower()
+    while plain != (shorter := _TUNED.sub("", _OWNER.sub("", plain))):
+        plain = shorter
+    for later, first in _SAME_SIZES:
+        plain = later.sub(first, plain)
+    return plain
 
 
 def presets() -> dict[str, Model]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import re
 import shlex
 from collections.abc import Callable
 from dataclasses import replace
@@ -14,8 +15,11 @@ import pytest
 
 from labkit import memory
 from labkit.cli import main
-from labkit.memory.commands import commands
+from labkit.memory.commands import commands, words
+from labkit.memory.commands.options import Spread
+from labkit.memory.jobs.recipe import PRESETS
 from labkit.memory.plans import search
+from labkit.memory.plans.plan import FIELDS
 
 GROUP = "memory"
 MODEL = "tiny-gpt"
@@ -382,8 +386,8 @@ def test_examples_work_as_they_stand(example: str, ran: Ran) -> None:
 def test_a_framework_says_its_defaults_and_keeps_its_allowances_apart(ran: Ran) -> None:
     said = ("--dp", 8, "--seq", 8192)
     text, _ = ran("plan", "llama-3-8b", "--framework", "torchtitan", *said)
-    for words in ("Defaults of torchtitan", "allowance for the allocator", "margin"):
-        assert words in text
+    for there in ("Defaults of torchtitan", "allowance for the allocator", "margin"):
+        assert there in text
     bundle, _ = ran("plan", "llama-3-8b", "-f", "torchtitan", *said, "--json", "-")
     plan = memory.FRAMEWORKS["torchtitan"].plan(
         memory.Model.preset("llama-3-8b"), dp=8, seq=8192, card="H100-80GB"
@@ -562,6 +566,64 @@ def test_an_answer_says_how_sure_it_is(ran: Ran, told: Told) -> None:
     assert all(row["verdict"] in frontier for row in rows)
     papers = told("plan", MODEL, "--seq", 32, "--set", "formula=zero-paper")["measured"]
     assert (papers["verdict"], papers["nearest"]) == ("not measured", [])
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        ("llama-3-8b", "-f", "hf-trainer", "--lora-rank", 16, "--seq", 2048, "-d", "24GiB"),
+        ("llama-2-7b", "-f", "deepspeed", "--dp", 2, "--zero", 1, "-d", "24GiB"),
+        ("llama-2-7b", "-f", "hf-trainer", "--dp", 8, "-b", 2, "-d", "24GiB"),
+    ],
+)
+def test_a_plan_that_does_not_fit_says_what_helps(told: Told, given: tuple[Any, ...]) -> None:
+    """One change at a time, each what the command answers to it; nothing where all fits."""
+    found = told("plan", *given)["helps"]
+    assert found
+    assert [one["fits"] for one in found] == sorted((one["fits"] for one in found), reverse=True)
+    for one in found:
+        again = told("plan", *given, *shlex.split(one["say"]))
+        assert (again["peak_bytes"], again["fits"]) == (one["peak_bytes"], one["fits"])
+    assert "helps" not in told("plan", *given, "--device", "8TB")
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        (("-f", "axolotl"), "say --framework hf-trainer"),
+        (("-f", "NeMo"), "say --framework megatron"),
+        (("--recipe", "dpo"), "say twice the --micro-batch"),
+        (("--recipe", "paged_adamw_8bit"), "say adam-8bit-paged"),
+        (("--set", "load_in_4bit=true"), "say --recipe qlora"),
+        (("--set", "gradient_checkpointing=true"), "say --recompute full"),
+        (("--set", "per_device_train_batch_size=4"), "say --micro-batch"),
+    ],
+)
+def test_words_of_other_tools_name_ours(
+    refused: Refused, given: tuple[str, ...], message: str
+) -> None:
+    assert message in " ".join(refused("plan", "llama-2-7b", *given).split())
+
+
+def test_every_word_that_is_named_instead_is_known() -> None:
+    """Recipes, frameworks, options and fields that the hints tell people to say."""
+    options = {*Spread.__dataclass_fields__, "set"}
+    for hints in words.WORDS.values():
+        for hint in hints.values():
+            for name in re.findall(r"--recipe ([a-z0-9-]+)", hint):
+                assert name in PRESETS
+            for name in re.findall(r"--framework ([a-z0-9-]+)", hint):
+                assert name in memory.FRAMEWORKS
+            for name in re.findall(r"--set ([a-z_]+)=", hint):
+                assert name in FIELDS
+            for name in re.findall(r"--([a-z-]+)", hint):
+                assert name.replace("-", "_") in options
+
+
+def test_other_spellings_of_options(told: Told) -> None:
+    ours = told("plan", MODEL, "--micro-batch", 2, "--seq", 32, "--world-size", 2)
+    theirs = told("plan", MODEL, "--batch-size", 2, "--seq-len", 32, "--gpus", 2)
+    assert ours["peak_bytes"] == theirs["peak_bytes"]
 
 
 def test_a_margin_below_the_error_is_no_promise(ran: Ran) -> None:

@@ -42,7 +42,11 @@ FORMATS: dict[str, dict[str, Any]] = {
     "bf16": {"gradients": "bf16", "states": "bf16"},
     "fp32": {"parameters": "fp32"},
     "autocast": AUTOCAST,
+    "autocast on bf16": AUTOCAST | {"parameters": "bf16"},
+    "bf16 under autocast": AUTOCAST | {"parameters": "bf16", "gradients": "bf16", "states": "bf16"},
 }
+PACKED = {"base": "nf4"}
+PREPARED = {"base": "nf4", "rest": "fp32"}
 
 
 def plan_of(model: Model, adapter: Adapter, formats: str = "fp32 on bf16", **batch: Any) -> Plan:
@@ -84,6 +88,24 @@ CASES = [
     (FIRST_LLAMA, Adapter(rank=4), "fp32 on bf16", {"recompute": "full"}),
     (FIRST_LLAMA, Adapter(rank=4), "bf16", {}),
     (SECOND_LLAMA, Adapter(rank=4), "autocast", {}),
+    # As transformers' Trainer runs them (bf16=True): a frozen base in 16 bits under autocast.
+    (LLAMA, Adapter(rank=4), "autocast on bf16", {"norm_fused": False}),
+    (LLAMA, Adapter(rank=4, targets=EVERY, dropout=True), "autocast on bf16", {"loss": "chunked"}),
+    (GPT, Adapter(rank=4, targets=("qkv",)), "autocast on bf16", {"recompute": "full"}),
+    (LLAMA, Adapter(rank=4, targets=EVERY), "bf16 under autocast", {"attention": "eager"}),
+    # A base in 4 bits, without autocast and under it.
+    (LLAMA, Adapter(rank=4, targets=EVERY, dropout=True, **PACKED), "fp32 on bf16", {}),
+    (LLAMA, Adapter(rank=4, **PACKED), "fp32 on bf16", {"recompute": "full"}),
+    (LLAMA, Adapter(rank=4, **PACKED), "autocast on bf16", {"norm_fused": False}),
+    # After prepare_model_for_kbit_training.
+    (LLAMA, Adapter(rank=4, **PREPARED), "autocast on bf16", {"norm_fused": False}),
+    (LLAMA, Adapter(rank=4, **PREPARED), "autocast on bf16", {"attention": "eager"}),
+    (
+        LLAMA,
+        Adapter(rank=3, targets=("v", "o", "up", "down"), dropout=True, **PREPARED),
+        "autocast on bf16",
+        {"recompute": "full", "norm_fused": False},
+    ),
 ]
 
 
@@ -262,13 +284,45 @@ def test_what_is_not_known_is_refused(changes: dict[str, Any], message: str) -> 
             {"adapter": Adapter(base="nf4"), "compute": "fp16"},
             "compute must be None or bf16, the format of the rest",
         ),
-        ({"compute": "bf16", "autocast": True}, "autocast must be False"),
+        ({"adapter": Adapter(base="nf4", rest="fp32")}, "autocast must be True"),
         ({"parameters": "fp32", "adapter": Adapter(base="nf4")}, "parameters must be bf16"),
     ],
 )
 def test_formats_that_nobody_runs_are_refused(recipe: dict[str, Any], message: str) -> None:
     with pytest.raises(UsageError, match=message):
         Recipe.preset("lora", **recipe)
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"rest": "fp32"}, "rest must be stored unless base is nf4"),
+        ({"rest": "fp32", "base": "nf4", "saved": ("head",)}, "saved must be empty where rest"),
+    ],
+)
+def test_an_fp32_rest_is_of_a_base_in_4_bits(fields: dict[str, Any], message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        Adapter(**fields)
+
+
+def test_what_prepare_model_for_kbit_training_makes_wide() -> None:
+    """Embedding, head and norms take 2 bytes more an element, and so does the stream that a layer
+    keeps for its recomputation (peft 0.21, utils/other.py; 32 layers of h = 4096)."""
+    model = Model.preset("mistral-7b")
+    batch = Batch(seq=4096, recompute="full")
+    stored, wide = (
+        Plan(model=model, recipe=Recipe.preset(name, **cast), batch=batch)
+        for name, cast in (
+            ("qlora", {"compute": "bf16", "autocast": True}),
+            ("qlora-prepared", {}),
+        )
+    )
+    ends = 2 * 32000 * 4096 + 65 * 4096
+    rest = [{term.component: term.num_bytes for term in plan.terms()} for plan in (stored, wide)]
+    more = {name: rest[1][name] - rest[0][name] for name in rest[1] if name in rest[0]}
+    assert more["parameters.rest of the base"] == 2 * ends
+    assert more["parameters.base in 4 bits"] == 0
+    assert more["activation.input"] == 2 * 32 * 4096 * 4096
 
 
 def test_who_knows_no_adapters_refuses_them() -> None:

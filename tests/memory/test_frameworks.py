@@ -43,6 +43,68 @@ def test_without_the_frameworks_options_most_are_missed() -> None:
     assert sum(missed) > len(missed) / 2
 
 
+CONFIGS = {
+    "llama-2-7b": {
+        **{"model_type": "llama", "hidden_size": 4096, "intermediate_size": 11008},
+        **{"num_hidden_layers": 32, "num_attention_heads": 32, "vocab_size": 32000},
+        "hidden_act": "silu",
+    },
+    "gpt2-124m": {
+        **{"model_type": "gpt2", "n_embd": 768, "n_layer": 12, "n_head": 12},
+        **{"vocab_size": 50257, "n_positions": 1024},
+    },
+}
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+@pytest.mark.parametrize("who", ["hf-trainer", "deepspeed"])
+@pytest.mark.parametrize("attention", ["sdpa", "eager"])
+def test_a_preset_runs_the_operators_of_its_config(name: str, who: str, attention: str) -> None:
+    """Who trains transformers' models runs their modules, by whatever name a model is asked."""
+    read = Model.from_hf(CONFIGS[name], transformers_version="5.23")
+    frame = FRAMEWORKS[who]
+    preset, config = (
+        frame.plan(model, seq=512, attention=attention) for model in (Model.preset(name), read)
+    )
+    assert preset.moments().equals(config.moments())
+
+
+@pytest.mark.parametrize(("recipe", "narrow"), [("lora", "bf16"), ("qlora", "bf16")])
+def test_the_trainer_casts_adapters_too(recipe: str, narrow: str) -> None:
+    """transformers' bf16=True is autocast, also over a frozen base in 16 bits."""
+    cast = FRAMEWORKS["hf-trainer"].plan(LLAMA, recipe=recipe, seq=512).recipe
+    assert (cast.autocast, cast.compute, cast.parameters) == (True, narrow, narrow)
+    said = {"autocast": False, "compute": None}
+    plain = FRAMEWORKS["hf-trainer"].plan(LLAMA, recipe=recipe, seq=512, **said).recipe
+    assert not plain.autocast
+
+
+@pytest.mark.parametrize("zero", [1, 2, 3])
+@pytest.mark.parametrize("place", ["cpu", "nvme"])
+def test_deepspeeds_gradients_are_where_its_optimizer_is(zero: int, place: str) -> None:
+    """stage3.py and stage_1_and_2.py: ``self.device`` of the gradients' buffer is the CPU."""
+    if place == "nvme" and zero < 3:
+        return
+    plan = FRAMEWORKS["deepspeed"].plan(
+        Model.preset("llama-2-7b"), dp=4, zero=zero, seq=512, offload_optimizer=place
+    )
+    assert plan.recipe.offload_gradients == "cpu"
+    stays = FRAMEWORKS["deepspeed"].plan(Model.preset("llama-2-7b"), dp=4, zero=zero, seq=512)
+    assert stays.recipe.offload_gradients == "device"
+    assert plan.peak_bytes < stays.peak_bytes
+
+
+@pytest.mark.parametrize("name", ["torchtune", "litgpt"])
+def test_adapters_are_in_the_models_format_where_the_whole_model_is(name: str) -> None:
+    lora = FRAMEWORKS[name].plan(Model.preset("llama-2-7b"), recipe="lora", seq=512)
+    assert (lora.recipe.gradients, lora.recipe.states, lora.recipe.autocast) == (
+        *("bf16", "bf16"),
+        False,
+    )
+    full = FRAMEWORKS[name].plan(Model.preset("llama-2-7b"), seq=512).recipe
+    assert (full.parameters, full.master, full.states) == ("bf16", None, "bf16")
+
+
 def test_sources_are_named() -> None:
     for row in published.peaks().values():
         assert len(row.source) > 20

@@ -13,6 +13,7 @@ from labkit.errors import BadValue
 from labkit.kit.command import Commands, argument, option
 from labkit.kit.report import Figure, Report, Sheet, records
 from labkit.memory import certainty
+from labkit.memory.commands import helps
 from labkit.memory.commands.options import (
     Job,
     Room,
@@ -47,6 +48,7 @@ MOST_LINES = 8  # in a figure
 MOST_PEAKS = 5  # measured ones that stand beside a plan
 MOST_TENSORS = 6
 EXACTLY = "{:,.0f}".format  # bytes, to the last
+_PLACES = {"component": "component", "place": "place", "num_bytes": "bytes"}
 # Columns of the table of moments, narrower than its data.
 _GROUPS = {
     "parameters": ("parameters", "second copy of the parameters", "cast parameters"),
@@ -102,12 +104,13 @@ def plan(
     doubt = ", less than the error below" if sure.covers(margin, plan.peak_bytes) else ""
     notes = (*job.notes, *plan.assumptions)
     fits = plan.peak_bytes <= usable
-    columns = {"component": "component", "place": "place", "num_bytes": "bytes"}
+    helping = helps.table(job, room, plan) if not fits and rank is None else None
     sheets = [
+        *([] if helping is None else [_helping(helping)]),
         _at_peak(frame),
         *([_ranks(ranks, usable)] if len(ranks) > 1 else []),
         _moments(moments),
-        Sheet(heading="Elsewhere", table=away, columns=columns),
+        Sheet(heading="Elsewhere", table=away, columns=_PLACES),
         _nearest(sure),
     ]
     largest = _largest_of(plan)
@@ -144,9 +147,16 @@ def plan(
             "ranks": records(ranks),
             "measured": sure.data(),
             **({} if largest is None else {"largest": records(largest)}),
+            **({} if helping is None else {"helps": records(helping)}),
         },
         figures=lambda: [_figure_of_moments(plan, room)],
     )
+
+
+def _helping(table: pd.DataFrame) -> Sheet:
+    """What would help, one change at a time."""
+    columns = {"say": "say also, or instead", "peak_bytes": "peak", "fits": "fits"}
+    return Sheet(heading="What would help", table=table, columns=columns)
 
 
 @commands.add(

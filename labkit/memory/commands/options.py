@@ -14,13 +14,14 @@ from labkit.hardware import accelerator
 from labkit.kit.command import argument, assignments, byte_count, option, value_of
 from labkit.kit.describe import field_rules
 from labkit.kit.rules import Refused
+from labkit.memory.commands import words
 from labkit.memory.jobs.adapter import KINDS, TARGETS, Adapter, targets_of
 from labkit.memory.jobs.parallel import Parallel
 from labkit.memory.jobs.recipe import PRESETS, Recipe
 from labkit.memory.plans.frameworks import FRAMEWORKS, Framework, framework
 from labkit.memory.plans.plan import FIELDS, Plan
 from labkit.memory.traced.network import networks
-from labkit.models import Model, presets
+from labkit.models import Model, plain_name, presets
 from labkit.models.huggingface import READERS, fields_of
 from labkit.models.transformers_versions import known
 from labkit.quantities import MIB, format_bytes
@@ -46,7 +47,7 @@ class Spread:
     pp: Annotated[int, option("Pipeline devices.")] = 1
     zero: Annotated[int | None, option("ZeRO's stage, 0 to 3. Default: 0.", "--zero", "-z")] = None
     world_size: Annotated[
-        int | None, option("Ranks in all: dp · tp · cp · pp.", "--world-size", "-w")
+        int | None, option("Ranks in all: dp · tp · cp · pp.", "--world-size", "--gpus", "-w")
     ] = None
     framework: Annotated[
         str | None,
@@ -66,9 +67,14 @@ class Spread:
     ] = None
     seq: Annotated[
         int | None,
-        option("Tokens of a sample. Default: 2048, or the positions learnt.", "--seq", "-s"),
+        option(
+            "Tokens of a sample. Default: 2048, or the positions learnt.",
+            *("--seq", "--seq-len", "-s"),
+        ),
     ] = None
-    micro_batch: Annotated[int, option("Samples a replica at a time.", "--micro-batch", "-b")] = 1
+    micro_batch: Annotated[
+        int, option("Samples a replica at a time.", "--micro-batch", "--batch-size", "-b")
+    ] = 1
     recompute: Annotated[
         str | None, option("none, selective, operators, full, or every k-th layer. Default: none.")
     ] = None
@@ -128,6 +134,10 @@ class Spread:
         Raises:
             UsageError: an option breaks a rule; the message names it.
         """
+        if self.recipe is not None and self.recipe not in PRESETS:
+            words.say_instead("recipe", self.recipe)
+        if self.framework is not None and self.framework not in FRAMEWORKS:
+            words.say_instead("framework", self.framework)
         said = self._said()
         said |= self._adapter(model)
         if self.train is not None:
@@ -231,6 +241,7 @@ class Spread:
             if name == "adapter":
                 raise BadValue("--set adapter must be left out: --lora-rank says what is trained")
             if name not in FIELDS:
+                words.say_instead("field (--set)", name)
                 raise not_among("field (--set)", name, sorted(FIELDS))
             if name in said:
                 option_name = name.replace("_", "-")
@@ -271,7 +282,8 @@ def model_of(
     ``architecture`` is said.
     """
     path = Path(name)
-    if name.endswith(".json") or path.is_dir() or len(path.parts) > 1:
+    known = any(plain in presets() for plain in (name, plain_name(name)))
+    if name.endswith(".json") or path.is_dir() or (path.exists() and not known):
         fields = fields_of(path)
         if architecture is None and fields.get("model_type") in (None, *READERS):
             return Model.from_hf(fields, transformers_version=transformers_version)

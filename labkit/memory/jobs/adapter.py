@@ -89,6 +89,9 @@ class Adapter:
             alone: ``"bf16"`` or ``"fp16"`` are cut at stage 3, ``"uint8"`` (bitsandbytes' default)
             is whole on every rank. Scales are whole on every rank either way: they are no
             parameters.
+        rest: what is not in 4 bits (embeddings, head, norms, biases) is as ``parameters`` says
+            (``"stored"``), or in ``"fp32"``, as peft's ``prepare_model_for_kbit_training`` leaves
+            it: the stream between the layers is fp32 then.
 
     Source: Hu et al. 2022 (LoRA) §4; Dettmers et al. 2023 (QLoRA) §3; Liu et al. 2024 (DoRA) §4.3;
     Liu et al. 2022 (IA3) §3.3; Lester et al. 2021 (prompt tuning) §2; Liu et al. 2021 (P-tuning)
@@ -110,6 +113,7 @@ class Adapter:
     tokens: Whole = 0
     hidden: Size | None = None
     quant_storage: Literal["uint8", "bf16", "fp16"] = "uint8"
+    rest: Literal["stored", "fp32"] = "stored"
 
     def __post_init__(self) -> None:
         self._check_kind()
@@ -127,6 +131,17 @@ class Adapter:
             raise BadValue(
                 f"quant_storage must be uint8 where the base is stored, got {self.quant_storage}:"
                 " it is of a base in 4 bits, nf4 or nf4-single"
+            )
+        if self.rest == "fp32" and not self.packed:
+            raise BadValue(
+                "rest must be stored unless base is nf4 or nf4-single: of a base that is not in 4"
+                " bits prepare_model_for_kbit_training makes every parameter fp32, which is the"
+                " recipe's parameters"
+            )
+        if self.rest == "fp32" and self.saved:
+            raise BadValue(
+                f"saved must be empty where rest is fp32, got {', '.join(self.saved)}: the format"
+                " of such copies is not known"
             )
 
     def _check_kind(self) -> None:

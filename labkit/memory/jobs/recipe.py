@@ -284,11 +284,10 @@ class Recipe:
                 f"compute must be None or {self.parameters}, the format of the rest of the base,"
                 f" where that is in 4 bits, got {self.compute}"
             )
-        wide = self.parameters == self.gradients == "fp32"
-        if self.autocast and not (wide and adapter.base == "stored"):
+        if adapter.rest == "fp32" and not self.autocast:
             raise BadValue(
-                "autocast must be False where an adapter's base is not in fp32: the recipes lora"
-                " and qlora run without"
+                "autocast must be True where the adapter's rest is fp32 (compute bf16): without it"
+                " attention would run in fp32, of which no run is known"
             )
         if adapter.packed and self.parameters == "fp32":
             raise BadValue(
@@ -582,6 +581,15 @@ PRESETS: dict[str, dict[str, Any]] = {
         "name": "LoRA: bf16 adapters with an fp32 master, bf16 base",
         "adapter": Adapter(),
         "source": "DeepSpeed, runtime/engine.py (module.bfloat16) and zero/stage3.py; peft 0.21",
+    },
+    # After peft's prepare_model_for_kbit_training, which most scripts call.
+    "qlora-prepared": _ADAPTERS
+    | {
+        "name": "QLoRA prepared by peft: fp32 norms, embeddings, head",
+        "adapter": Adapter(base="nf4", rest="fp32"),
+        **{"compute": "bf16", "autocast": True},
+        "source": "Dettmers et al. 2023; peft 0.21, utils/other.py; bitsandbytes 0.50.2,"
+        " nn/modules.py (Linear4bit)",
     },
 }
 

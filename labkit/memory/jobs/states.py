@@ -375,6 +375,7 @@ class Holding:
         frozen = [tensor for tensor in self.tensors if not tensor.trained]
         rest = replace(self, tensors=tuple(t for t in frozen if not t.packed))
         name = "rest of the base" if adapter.packed else "base"
+        width = 4 if adapter.rest == "fp32" else width
         source = self.recipe.source or "Hu et al. 2022 §4"
         degree = self.degree_of("parameters")
         cut = self.parallel.zero == 3

@@ -51,7 +51,11 @@ def settings_of(plan: Plan) -> dict[str, Any]:
     sharded = plan.parallel.world_size > 1
     reasons = {
         "one rank, or zero = 3": not sharded or plan.parallel.zero == 3,
-        "a base that is not in 4 bits": adapter is None or not adapter.packed,
+        "one rank where the base is in 4 bits": not sharded
+        or adapter is None
+        or not adapter.packed,
+        "experts that are not in 4 bits": adapter is None
+        or not (adapter.packed and job.model.num_experts),
         "no tensors that are whole beside their shards": not plan.parallel.persistent,
         "Adam with states in the gradients' format and no master copy": plain
         and recipe.master is None
@@ -122,17 +126,23 @@ def track(
     import torch
     from torch._subclasses.fake_tensor import FakeTensorMode
 
-    from labkit.memory.oracles import networks, tuners, worker
+    from labkit.memory.oracles import four_bits, networks, tuners, worker
 
     sizes = {"seq": seq, "period": period, "group": group, "chunks": chunks}
     with torch.device("meta"):
         network: Any = networks.build(model, mode, **sizes)
+        if mode.base:
+            _narrow(network, mode)
+        if adapter is not None and adapter.packed:
+            four_bits.pack(network.blocks, adapter.base_bytes)
     if reentrant:
         network.__class__ = tuners.Reentrant
     decoder = network
     if adapter is not None:
         extras.need("a step with adapters", "dev", "peft")
         network = _adapted(network, model, adapter)
+        if adapter.packed:
+            four_bits.forward_as_peft(network)
     else:
         for name, parameter in network.named_parameters():
             parameter.requires_grad_(trains(name) if trains else _is_trained(name, model, trained))
@@ -161,6 +171,24 @@ def track(
         return tracker.step_of(
             network, optimizer, batch, mode=mode, stretch=stretch, observe=observe
         )
+
+
+def _narrow(network: Any, mode: Mode) -> None:
+    """Make a frozen base narrow under autocast: all of it, or the layers' matrices; tables and
+    masks are as wide as the stream.
+    """
+    import torch
+
+    stream = torch.float32 if mode.stream_bytes == 4 else torch.bfloat16
+    for name, parameter in network.named_parameters():
+        matrix = name.startswith("blocks.") and parameter.dim() > 1
+        parameter.data = parameter.data.to(torch.bfloat16 if matrix else stream)
+    for name, buffer in list(network.named_buffers()):
+        setattr(network, name, buffer.to(stream))
+    tables = [buffer for _, buffer in network.named_buffers()]
+    masks = len(network.mask)
+    network.mask = tuple(tables[:masks])
+    network.tables = tuple(tables[masks:])
 
 
 def _is_trained(name: str, model: Model, trained: Trained) -> bool:

@@ -408,8 +408,13 @@ def _adapted(job: Job) -> Iterator[str]:
     if adapter.packed:
         yield (
             "matrices of layers are in 4 bits as bitsandbytes lays them out, and made wide one at a"
-            " time: that was not run; left out are its tables and the scales while they are made"
-            " wide, less than 1/32 of a wide matrix"
+            " time: its lines are checked against torch's MemTracker; left out are its tables and"
+            " the scales while they are made wide, less than 1/32 of a wide matrix"
+        )
+    if adapter.rest == "fp32":
+        yield (
+            "embeddings, head and norms are in fp32, and with them the stream between the layers"
+            " and what products in 4 bits give, as after prepare_model_for_kbit_training"
         )
 
 

@@ -37,13 +37,15 @@ class Framework:
         fields: of ``Parallel``, ``Batch`` and ``Recipe``.
         replicated: fields that hold at ZeRO's stage 0 on several replicas.
         sharded: fields that hold at ZeRO's stage 3 (``recipe``: where no other is said),
-            ``tensor`` with tensor parallelism.
+            ``tensor`` with tensor parallelism, ``offloaded`` where the optimizer is not on the
+            device.
         recipes: what a recipe is under this framework, by its name: other fields, or ``recipe``,
             another one.
         lacks: degrees whose buffers are not known, which must be 1.
         transformer_engine: whether its layers multiply by TransformerEngine, which has a
             workspace of its own.
         operators: what its models compute otherwise than by one kernel; none: what the model says.
+        usual: the same by the model's kind of MLP, where neither says (a preset has sizes alone).
         reserved_over_allocated: bytes the allocator reserves for one allocated; 1 where no logs of
             this framework print both.
         source: where the defaults and the ratio were read.
@@ -55,10 +57,12 @@ class Framework:
     replicated: Mapping[str, Any] = field(default_factory=dict)
     sharded: Mapping[str, Any] = field(default_factory=dict)
     tensor: Mapping[str, Any] = field(default_factory=dict)
+    offloaded: Mapping[str, Any] = field(default_factory=dict)
     lacks: tuple[str, ...] = ()
     recipes: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     operators: tuple[str, ...] = ()
     transformer_engine: bool = False
+    usual: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     reserved_over_allocated: Annotated[float, Ge(1)] = 1.0
     context_bytes: NonNegative = CONTEXT_BYTES
     source: str
@@ -78,20 +82,23 @@ class Framework:
         >>> FRAMEWORKS["torchtitan"].plan(model, dp=8, seq=8192).parallel.keep_gathered
         'head'
         """
-        operators = tuple(said.pop("operators", self.operators or model.operators))
+        usual = self.operators or model.operators
+        if not usual and model.num_layers:  # of a network that is traced its modules say it
+            usual = self.usual.get(model.mlp, ())
+        operators = tuple(said.pop("operators", usual))
         spread = {**self.fields, **said}
         sharded = dict(self.sharded) if spread.get("zero") == 3 else {}
         if not spread.get("zero") and spread.get("dp", 1) > 1:
             sharded = dict(self.replicated)
-        usual = sharded.pop("recipe", self.recipe)
-        own = dict(self.recipes.get(said.get("recipe", usual), {}))
-        preset = own.pop("recipe", said.pop("recipe", usual))
+        otherwise = sharded.pop("recipe", self.recipe)
+        own = dict(self.recipes.get(said.get("recipe", otherwise), {}))
+        preset = own.pop("recipe", said.pop("recipe", otherwise))
         said.pop("recipe", None)
         if preset not in PRESETS:
             raise not_among("recipe", preset, PRESETS)
         # What a recipe says goes before what the framework does.
-        usuals = {**self.fields, **sharded}
-        options = {name: usuals[name] for name in usuals if name not in PRESETS[preset]}
+        defaults = {**self.fields, **sharded}
+        options = {name: defaults[name] for name in defaults if name not in PRESETS[preset]}
         options = options | own | self._workspaces(card) | said
         for name in self.lacks:
             if options.get(name, 1) > 1:
@@ -101,6 +108,8 @@ class Framework:
                 )
         if options.get("tp", 1) > 1:
             options = {**self.tensor, **options}
+        if options.get("offload_optimizer", "device") != "device":
+            options = {**self.offloaded, **options}
         parts: dict[type, dict[str, Any]] = {kind: {} for kind in PARTS}
         for name, value in options.items():
             if name not in FIELDS:
@@ -139,8 +148,13 @@ _MEGATRON = {
     "gradient_buffer": True,
     "cp_exchange": "ring",
 }
+# What transformers' modules (5.23) run, as labkit/models/huggingface.py reads it for a config.json.
+_TRANSFORMERS = {"swiglu": ("norm", "mask", "softmax-fp32"), "gelu": ("mask", "gelu")}
+# The trainer's bf16=True is autocast, whatever the format of a frozen base.
+_CAST = {"autocast": True, "compute": "bf16"}
 # Their own fp32 copy of the parameters is what is stepped, by 8-bit states too.
 _MASTER = {"adam-8bit": {"recipe": "adam-8bit-master"}}
+_NARROW_ADAPTERS = {"gradients": "bf16", "states": "bf16"}
 _ALL = (
     Framework(
         name="torchtitan",
@@ -195,11 +209,14 @@ _ALL = (
             "reduce_bucket_size": 500_000_000,
         },
         sharded={"gradient_buffer": True, "persistent": 100_000},
+        offloaded={"offload_gradients": "cpu"},
         recipes=_MASTER | {"lora": {"recipe": "lora-master"}},
         lacks=("cp",),
+        usual=_TRANSFORMERS,
         source="deepspeedai/DeepSpeed at edaa72212: runtime/zero/{stage3,stage_1_and_2}.py (stage 3"
-        " has a flat buffer of a rank's gradients and one for its bucket, both made once),"
-        " runtime/zero/parameter_offload.py (mark_persistent_parameters);"
+        " has a flat buffer of a rank's gradients and one for its bucket, both made once, the first"
+        " on the host where the optimizer is), runtime/zero/parameter_offload.py"
+        " (mark_persistent_parameters);"
         " models as transformers has them",
     ),
     Framework(
@@ -208,11 +225,40 @@ _ALL = (
         fields={"attention": "sdpa", "gpu": True, "step": "fused", "input_gradients": True},
         replicated={"gradient_buckets": "copies"},
         sharded={"recipe": "fsdp-bf16-reduce", "wrap": "blocks"},
-        recipes={name: {"wide_embeddings": True} for name in ("adam-8bit", "adam-8bit-paged")},
+        recipes={name: {"wide_embeddings": True} for name in ("adam-8bit", "adam-8bit-paged")}
+        | {"lora": _CAST, "qlora": _CAST},
+        usual=_TRANSFORMERS,
         source="transformers 5.23: training_args.py (adamw_torch_fused), trainer.py, loss_utils.py,"
         " modeling_utils.py (enable_input_require_grads);"
         " accelerate 1.15: utils/dataclasses.py (DistributedDataParallelKwargs, no views;"
         " FullyShardedDataParallelPlugin.set_mixed_precision: bf16 gathered and reduced)",
+    ),
+    Framework(
+        name="torchtune",
+        recipe="pure-bf16",
+        fields={
+            **{"attention": "sdpa", "gpu": True, "step": "fused", "recompute": "full"},
+            "loss": "chunked-output",
+        },
+        sharded={"wrap": "blocks"},
+        recipes={"lora": _NARROW_ADAPTERS, "qlora": _NARROW_ADAPTERS},
+        operators=("norm", "repeat-kv"),
+        source="pytorch/torchtune 0.6.1: recipes/configs (dtype bf16, AdamW fused, activation"
+        " checkpointing, CEWithChunkedOutputLoss, no compilation), modules/{rms_norm,attention,"
+        "peft/lora}.py (adapters in the model's format)",
+    ),
+    Framework(
+        name="litgpt",
+        recipe="pure-bf16",
+        fields={"attention": "sdpa", "gpu": True, "step": "foreach", "logits_held": "compute"},
+        recipes={
+            "lora": _NARROW_ADAPTERS
+            | {"loss": "chunked-output", "loss_chunk_tokens": 128, "logits_held": "none"}
+        },
+        operators=("norm", "repeat-kv"),
+        source="Lightning-AI/litgpt at 26857050: config_hub/finetune (bf16-true, torch's AdamW),"
+        " finetune/{full,lora}.py (the loop holds the logits; with adapters the head takes 128"
+        " tokens of each sample at a time), model.py, lora.py",
     ),
 )
 FRAMEWORKS: dict[str, Framework] = {framework.name: framework for framework in _ALL}

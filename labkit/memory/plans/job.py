@@ -21,7 +21,7 @@ from labkit.memory.jobs.parallel import Parallel
 from labkit.memory.jobs.recipe import DTYPE_BYTES, Recipe
 from labkit.memory.jobs.states import Holding, rows_of
 from labkit.memory.jobs.trained import trained_of
-from labkit.memory.tape.mode import Mode, SequenceGather
+from labkit.memory.tape.mode import Base, Mode, SequenceGather
 from labkit.memory.tape.older import OLDER
 from labkit.memory.tape.sizes import Shape, is_array, shape_of
 from labkit.memory.tape.trained import Trained
@@ -42,6 +42,7 @@ def mode_of(model: Model, recipe: Recipe, batch: Batch, gather: SequenceGather =
     written_out = {"eager", "sdpa"} if "no-sdpa" in model.operators else {"eager"}
     return Mode(
         dtype="autocast" if recipe.autocast else narrow,  # type: ignore[arg-type]
+        base=_base_of(recipe),
         attention="eager" if batch.attention in written_out else "sdpa",
         recompute=again,  # type: ignore[arg-type]
         norm_fused=batch.norm_fused and "norm" not in model.operators,
@@ -59,6 +60,13 @@ def mode_of(model: Model, recipe: Recipe, batch: Batch, gather: SequenceGather =
         offload=batch.offload_activations != "device",
         dropout_mask_bytes=batch.dropout_mask_bytes,
     )
+
+
+def _base_of(recipe: Recipe) -> Base:
+    """What of a frozen base is in 16 bits under autocast."""
+    if recipe.adapter is None or not recipe.autocast or recipe.parameters == "fp32":
+        return ""
+    return "matrices" if recipe.adapter.rest == "fp32" else "bf16"
 
 
 @lru_cache(maxsize=256)

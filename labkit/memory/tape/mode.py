@@ -18,6 +18,7 @@ Size = Annotated[int, Ge(1), Le(2**40)]
 MaskBytes = Literal[0, 1]  # of an element's dropout mask: none, or a kernel's
 
 Dtype = Literal["bf16", "fp32", "autocast"]
+Base = Literal["", "bf16", "matrices"]
 Attention = Literal["eager", "sdpa"]
 Recompute = Literal["none", "selective", "operators", "full", "every"]
 Loss = Literal[
@@ -43,6 +44,8 @@ class Mode:
 
     Attributes:
         dtype: ``"bf16"`` and ``"fp32"`` throughout, or fp32 parameters under bf16 ``"autocast"``.
+        base: of a frozen base under autocast, what is in bf16: nothing (``""``), all of it
+            (``"bf16"``), or the layers' matrices alone (``"matrices"``).
         attention: ``"eager"`` (all scores exist) or ``"sdpa"`` (a flash kernel).
         recompute: ``"every"``: every k-th layer.
         norm_fused: RMSNorm is one kernel; otherwise the usual lines in fp32. LayerNorm always is.
@@ -64,6 +67,7 @@ class Mode:
     """
 
     dtype: Dtype = "bf16"
+    base: Base = ""
     attention: Attention = "sdpa"
     recompute: Recompute = "none"
     norm_fused: bool = True
@@ -88,8 +92,18 @@ class Mode:
 
     @property
     def stream_bytes(self) -> int:
-        """Bytes of an element between the layers, and of a parameter."""
-        return BF16 if self.dtype == "bf16" else FP32
+        """Bytes of an element between the layers, and of a parameter outside their matrices."""
+        return BF16 if "bf16" in {self.dtype, self.base} else FP32
+
+    @property
+    def matrix_bytes(self) -> int:
+        """Bytes of an element of a layer's matrix."""
+        return BF16 if self.base == "matrices" else self.stream_bytes
+
+    @property
+    def table_bytes(self) -> int:
+        """Bytes of an element of a rotary table."""
+        return self.stream_bytes if self.base else self.compute_bytes
 
     @property
     def shifted(self) -> bool:

@@ -176,13 +176,12 @@ def held(shape: Shape, mode: Mode, numbers: Numbers) -> dict[str, Any]:
         buffers = buffers + INT64 * numbers.prompt_tokens
     if shape.mlp == "swiglu":
         turned = shape.rope_head_dim or shape.head_dim
-        buffers = buffers + 2 * mode.compute_bytes * numbers.seq * turned
+        buffers = buffers + 2 * mode.table_bytes * numbers.seq * turned
     if mode.attention == "eager" and mode.mask_added and "mask-a-sample" not in mode.older:
         buffers = buffers + width * numbers.seq**2
     size = trained_bytes(shape, mode, numbers)
     if numbers.trained is not None or numbers.adapted:
-        base = over_layers(shape, tensors(shape, mode, numbers, frozen=True), sum)
-        size = width * base + size
+        size = size + _bytes_of(_parts(shape, mode, numbers, True))
     return {"parameters": size, "buffers and inputs": buffers}
 
 
@@ -206,7 +205,11 @@ def trained_bytes(shape: Shape, mode: Mode, numbers: Numbers) -> Any:
     """Bytes of all trained tensors, which are those of their gradients: adapters have a format of
     their own.
     """
-    parts = _parts(shape, mode, numbers, False)
+    return _bytes_of(_parts(shape, mode, numbers, False))
+
+
+def _bytes_of(parts: list[tuple[Any, list[tuple[Any, int]]]]) -> Any:
+    """Bytes of all tensors of the parts."""
     return sum(times * sum(size * width for size, width in part) for times, part in parts)
 
 

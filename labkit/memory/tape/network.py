@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from labkit.memory.tape import tape as tapes
 from labkit.memory.tape.exchanges import Rounds
-from labkit.memory.tape.mode import BF16, FP32, Mode
+from labkit.memory.tape.mode import FP32, Mode
 from labkit.memory.tape.older import OlderOperators
 from labkit.memory.tape.operators import Linear
 from labkit.memory.tape.sizes import DENSE
@@ -92,14 +92,15 @@ class Network:
             update=program.update, state_width=program.state_width, offload=mode.offload
         )
         self.ops = BlockOperators(self.tape, gpu=self.mode.gpu)
-        self.width = BF16 if self.mode.dtype == "bf16" else FP32
-        narrow = FP32 if self.mode.dtype == "fp32" else BF16
-        self.ops.tables = [[Tensor(None, unit("s·δ"), narrow)] for _ in range(2)]
+        self.width = mode.stream_bytes
+        self.ops.tables = [[Tensor(None, unit("s·δ"), mode.table_bytes)] for _ in range(2)]
         self.llama = program.mlp == "swiglu"
 
-    def parameter(self, *names: str, frozen: bool = False) -> Tensor:
-        """A parameter with as many elements as these units have together."""
-        return self.tape.parameter(count(**Counter(names)), self.width, frozen=frozen)
+    def parameter(self, *names: str, frozen: bool = False, width: int = 0) -> Tensor:
+        """A parameter with as many elements as these units have together, as wide as the stream
+        unless ``width`` says otherwise.
+        """
+        return self.tape.parameter(count(**Counter(names)), width or self.width, frozen=frozen)
 
     def end(self, part: str, *names: str) -> Tensor:
         """A parameter outside the layers, of a part that is trained or not."""
@@ -120,6 +121,9 @@ class Network:
                 )
             return self.ops.rms_norm_written_out(x, *learned, unit(rows))
         wide = len(learned) == 1 or self.mode.gpu
+        if len(learned) == 2 and self.mode.gpu and self.tape.casts is not None:
+            x = self.ops.cast(x, FP32)  # CUDA's autocast has LayerNorm in fp32
+            learned = [self.ops.cast(part, FP32) for part in learned]
         return self.ops.norm(x, learned, unit(rows), FP32 if wide else x.width)
 
     @contextmanager
@@ -179,8 +183,7 @@ class Network:
             k = ops.copy(k) if whole else k
         scores = ops.product(q, k, unit("b·a·s²"), (OPERANDS, OPERANDS))
         weights = ops.softmax(self.masked(ops.scale(scores)), "softmax output")
-        if self.mode.softmax_fp32:
-            weights = ops.cast(weights, q.width)
+        weights = ops.cast(weights, q.width)
         weights = local(ops.dropout(weights, self.mode.dropout_mask_bytes, MASKED))
         v = ops.copy(v) if whole else v
         out = ops.product(weights, v, self.wide, (MASKED, OPERANDS))

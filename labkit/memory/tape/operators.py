@@ -254,6 +254,7 @@ class Operators:
             return self.adapted(x, layer, name)
         tape = self.tape
         width = BF16 if tape.casts is not None else x.width
+        given = x.width
         bias = None if layer.bias is None else self.weight(layer.bias, width)
         packed = layer.weight.packed
         weight = layer.weight if packed else self.weight(layer.weight, width)
@@ -279,9 +280,10 @@ class Operators:
 
         tape.need(*gathered)
         saves, names = _kept_for_others([x, weight], [name, "cached weights"])
+        if packed:
+            tape.local(x)
         wide = [tape.new(weight.elements, width, x)] if packed else []
-        tape.locals.extend(wide)
-        return self.kernel(
+        out = self.kernel(
             [bias, x, weight],  # as addmm has them: a bias gets its gradient first
             (layer.outputs, width),
             saves=saves,
@@ -289,6 +291,8 @@ class Operators:
             backward=backward,
             kind=MATRIX_PRODUCT if bias is None else "",
         )[0]
+        tape.need(*wide)
+        return self.cast(out, given) if packed else out  # as wide as what it was given
 
     @call
     def adapted(self, x: Tensor, layer: Linear, name: str) -> Tensor:
@@ -307,7 +311,7 @@ class Operators:
         if not (packed and self.tape.casts is not None):
             x = self.tape.local(self.cast(x, down.weight.width))
         change = self._change(out, x, down, up, drops)
-        if packed:
+        if packed and self.tape.casts is None:
             change = self.cast(change, width)
         return self.cast(self.add(out, change), width)
 

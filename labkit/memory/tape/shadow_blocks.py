@@ -60,7 +60,9 @@ class Block:
         """The parameter of that name, with as many elements as these units have together."""
         if name not in self.parameters:
             frozen = not is_trained(name, self.place.trained)
-            self.parameters[name] = self.net.parameter(*units, frozen=frozen)
+            matrix = not name.endswith((" norm", ", bias"))
+            width = self.net.mode.matrix_bytes if matrix else 0
+            self.parameters[name] = self.net.parameter(*units, frozen=frozen, width=width)
         return self.parameters[name]
 
     def linear(self, name: str, inner: str, width: str, *, bias: bool) -> Linear:

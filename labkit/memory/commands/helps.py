@@ -1,0 +1,67 @@
+"""What would help where a plan does not fit: one change at a time, each with its peak."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import replace
+
+import pandas as pd
+
+from labkit.errors import LabkitError
+from labkit.memory.commands.options import Job, Room
+from labkit.memory.plans.plan import Plan
+
+LEAST = 0.02  # of the peak: what saves less is not named
+MOST = 4
+TOGETHER = "--recompute full --set loss=chunked"
+
+
+def changes(job: Job, plan: Plan) -> Iterator[tuple[str, Job]]:
+    """Options that a job has not, as they are said, and the job with each.
+
+    Args:
+        plan: the job's.
+    """
+    batch = plan.batch
+    recipe = plan.recipe
+    parts = replace(job, assigned=[*(job.assigned or []), "loss=chunked"])
+    if batch is not None:
+        again = batch.recompute != "full"
+        whole = batch.loss == "eager-fp32" and batch.logits_held == "none"
+        if again:
+            yield "--recompute full", replace(job, recompute="full")
+        if whole:
+            yield "--set loss=chunked", parts
+        if again and whole:
+            yield TOGETHER, replace(parts, recompute="full")
+        if batch.micro_batch > 1:
+            yield "--micro-batch 1", replace(job, micro_batch=1)
+    if plan.parallel.dp > 1 and plan.parallel.zero < 3:
+        yield "--zero 3", replace(job, zero=3)
+    if recipe.adapter is not None and not recipe.adapter.packed:
+        yield "--recipe qlora", replace(job, recipe="qlora")
+    if plan.parallel.zero and recipe.offload_optimizer == "device":
+        away = ["offload_optimizer=cpu", "offload_gradients=cpu"]
+        said = " ".join(f"--set {one}" for one in away)
+        yield said, replace(job, assigned=[*(job.assigned or []), *away])
+
+
+def table(job: Job, room: Room, plan: Plan) -> pd.DataFrame:
+    """What lowers the peak of a job, those that fit first: say, peak_bytes, fits.
+
+    Args:
+        plan: the job's, with the room's allowances.
+    """
+    rows = []
+    for say, other in changes(job, plan):
+        with suppress(LabkitError):  # a change that breaks a rule is none
+            changed = room.allow(other.plan())
+            peak = changed.peak_bytes
+            if peak < (1 - LEAST) * plan.peak_bytes:
+                fits = peak <= room.usable_bytes(changed)
+                rows.append({"say": say, "peak_bytes": peak, "fits": fits})
+    if any(row["fits"] for row in rows if row["say"] != TOGETHER):
+        rows = [row for row in rows if row["say"] != TOGETHER]
+    rows.sort(key=lambda row: (not row["fits"], row["peak_bytes"]))
+    return pd.DataFrame(rows[:MOST], columns=["say", "peak_bytes", "fits"])
