@@ -479,10 +479,11 @@ def test_a_loss_of_shifted_logits_is_that_of_older_transformers_at_every_moment(
 ) -> None:
     """In 4.48 the fp32 logits were copied without each sample's last token."""
     pytest.importorskip("torch")
-    mode = Mode(dtype=dtype, loss="eager-fp32-shifted", recompute=recompute, logits_held=held)
+    older = ("shifted-loss", "loss-beside")
+    mode = Mode(dtype=dtype, older=older, recompute=recompute, logits_held=held)
     sizes = {"seq": 29, "micro_batch": 3}
-    plan = plan_of(model, mode, "fused", logits_held=held, **sizes)
-    seen = ways.track(model, mode, step="fused", **sizes)
+    plan = plan_of(replace(model, operators=older), mode, "fused", logits_held=held, **sizes)
+    seen = tracker.track(model, mode, step="fused", **sizes)
     told = plan.moments()["total"]
     for moment, parts in seen.moments.items():
         if moment in told:

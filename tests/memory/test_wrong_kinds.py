@@ -330,7 +330,7 @@ PARTS: dict[str, dict[str, tuple[Any, ...]]] = {
         "recompute": ("none", "selective", "full", 1, 2, 99), "attention": ("eager", "flash"),
         "dropout_mask_bytes": (0, 1), "norm_fused": (True, False), "loss_chunks": (1, 2, 8),
         "swiglu_fused": (True, False), "input_gradients": (True, False),
-        "loss": ("eager-fp32", "eager-fp32-shifted", "chunked", "chunked-output", "fused"),
+        "loss": ("eager-fp32", "chunked", "chunked-output", "fused"),
         "offload_activations": ("device", "cpu"), "loss_chunk_tokens": (None, 7, 512),
         "partition_checkpoints": (True, False),
         "workspace_bytes": (0, 2**25), "layer_workspace_bytes": (0, 2**22),

@@ -32,9 +32,7 @@ class Batch:
         attention: ``"eager"`` stores the scores; ``"sdpa"`` (torch's kernels) and ``"flash"`` one
             number a row. norm_fused: an RMSNorm is one kernel. swiglu_fused: so is SiLU of the gate
             times up, whose output alone is then kept beside its inputs.
-        loss: of logits cast to fp32 (``"eager-fp32"``), or of a copy of these without each sample's
-            last token (``"eager-fp32-shifted"``: transformers to 4.48, which has shifted the
-            targets instead since 4.49); in place on them (``"vocab-parallel"``,
+        loss: of logits cast to fp32 (``"eager-fp32"``); in place on them (``"vocab-parallel"``,
             Megatron-LM) or on a copy (``"vocab-parallel-copy"``, nanotron); on DTensors sharded
             over the vocabulary (``"loss-parallel"``, torchtitan's tensor parallelism); over one
             part of the tokens at a time, whose logits are made again in the backward pass
@@ -97,8 +95,6 @@ class Batch:
 
     def __post_init__(self) -> None:
         self._check_chunks()
-        if self.loss == "eager-fp32-shifted" and self.seq < 2:
-            raise BadValue(f"seq must be at least 2 where loss is {self.loss}, got {self.seq}")
         if self.formula is not None and self.offload_activations != "device":
             raise BadValue(
                 f"offload_activations must be device where formula is {self.formula}, got"

@@ -64,7 +64,7 @@ def _fake(plan: Plan) -> Rows:
     if plan.traced:
         return _traced(plan)
     offload = plan.batch is not None and plan.batch.offload_activations != "device"
-    in_parts = plan.batch is not None and plan.batch.loss in ways.LOSSES
+    in_parts = plan.batch is not None and plan.batch.loss == "chunked-output"
     _refuse_uneven_chunks(plan)
     frozen = "trained" in plan.estimate.job.arguments
     if plan.batch is not None and plan.batch.reentrant:
@@ -75,7 +75,7 @@ def _fake(plan: Plan) -> Rows:
         if settings.pop("parallel") is not None:
             raise UsageError(
                 "oracle 'fake' needs one rank where activations are offloaded or the loss is"
-                f" {' or '.join(ways.LOSSES)}"
+                " chunked-output"
             )
         seen = ways.track(**settings, offload=offload)
     elif not frozen:
@@ -182,14 +182,14 @@ def _gloo(plan: Plan) -> Rows:
 
 def _cuda(plan: Plan) -> Rows:
     """The peak of one step by the allocator's own count, after a first that makes the states."""
-    from labkit.memory.oracles import cuda, ways
+    from labkit.memory.oracles import cuda
 
     _refuse_adapter(plan, "cuda")
     job = plan.estimate.job
-    if plan.recipe.in_backward or job.mode.offload or job.mode.loss in ways.LOSSES:
+    if plan.recipe.in_backward or job.mode.offload or job.mode.loss == "chunked-output":
         raise UsageError(
             "oracle 'cuda' takes its step after the backward pass, keeps activations on the device"
-            f" and runs no {' or '.join(ways.LOSSES)}: give oracle 'fake'"
+            " and runs no chunked-output: give oracle 'fake'"
         )
     meter = cuda.gpu()
     predicted = cuda.on_card(plan, meter.about["gpu"]).peak_bytes

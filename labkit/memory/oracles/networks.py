@@ -126,7 +126,10 @@ class Decoder(nn.Module):
         if self.mode.loss == "vocab-parallel":
             return kernels.VocabParallelLoss.apply(logits.float(), targets, False).mean()
         if self.mode.shifted and "loss-beside" in self.mode.older:
-            return older.shifted_loss(logits.float(), targets)
+            wide = logits.float()
+            if self.mode.logits_held == "fp32":
+                self.held = wide
+            return older.shifted_loss(wide, targets)
         if not (self.mode.shifted and "narrow-loss" in self.mode.older):
             logits = logits.float()
         if self.mode.loss == "vocab-parallel-copy":

@@ -29,10 +29,6 @@ class Shared(NamedTuple):
     gathers: bool = True
 
 
-LOSSES = ("chunked-output", "eager-fp32-shifted")
-"""Losses that stand here, beside those of the networks."""
-
-
 def track(
     model: Model,
     mode: Mode,
@@ -70,8 +66,6 @@ def track(
             _share(network, shared)
         if mode.loss == "chunked-output":
             network.loss = partial(_loss_of_parts, network)
-        if mode.loss == "eager-fp32-shifted":
-            network.loss = partial(_shifted_loss, network, micro_batch)
         optimizer = _optimizer(network, step)
         batch = [torch.zeros(micro_batch, seq, dtype=torch.int64) for _ in range(2)]
         alike = {name: sizes[name] for name in ("group", "period") if name in sizes}
@@ -218,21 +212,3 @@ def _loss_of_parts(network: Any, x: Any, targets: Any) -> Any:
     for part, wanted in zip(logits, targets.chunk(network.chunks), strict=True):
         total = total + functional.cross_entropy(part.float(), wanted, reduction="sum")
     return total / targets.numel()
-
-
-def _shifted_loss(network: Any, micro_batch: int, x: Any, targets: Any) -> Any:
-    """The loss of a copy of the fp32 logits without each sample's last token.
-
-    Source: transformers 4.48.1, loss/loss_utils.py (``ForCausalLMLoss``); since 4.49 the targets
-    are shifted instead, and no logits are copied.
-    """
-    from torch.nn import functional
-
-    logits = network.output(x)
-    wide = logits.float()
-    if network.mode.logits_held != "none":
-        network.held = wide if network.mode.logits_held == "fp32" else logits
-    by_sample = wide.view(micro_batch, -1, wide.shape[-1])
-    shifted = by_sample[..., :-1, :].contiguous()
-    wanted = targets.view(micro_batch, -1)[..., 1:].contiguous()
-    return functional.cross_entropy(shifted.view(-1, wide.shape[-1]), wanted.view(-1))

@@ -23,7 +23,6 @@ Attention = Literal["eager", "sdpa"]
 Recompute = Literal["none", "selective", "operators", "full", "every"]
 Loss = Literal[
     "eager-fp32",
-    "eager-fp32-shifted",
     "vocab-parallel",
     "vocab-parallel-copy",
     "loss-parallel",

@@ -50,14 +50,10 @@ class TooLarge(BadValue):
     """A tensor has more elements than can be counted; no device holds it either."""
 
 
-_HOLDING = {"eager-fp32", "eager-fp32-shifted", "loss-parallel"}
-"""Losses that leave the logits."""
-
-
 def _program(shape: Shape, mode: Mode, numbers: Numbers, *, batched: bool) -> Program:
     """The program that a shape, a mode and the numbers run; refuses what no program stands for."""
     structure = "flat"
-    if mode.logits_held != "none" and mode.loss not in _HOLDING:
+    if mode.logits_held != "none" and mode.loss not in {"eager-fp32", "loss-parallel"}:
         raise UsageError(
             f"logits_held must be none where loss is {mode.loss}, which leaves no logits;"
             f" got {mode.logits_held}"

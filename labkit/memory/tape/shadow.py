@@ -348,8 +348,6 @@ class Shadow(Network):
                 return self.ops.fused_loss(x, self.output)
         if self.mode.loss == "chunked-output":
             return self.loss_of_parts(x, targets)
-        if self.mode.loss == "eager-fp32-shifted":
-            return self.loss_of_copy(x, targets)
         if self.mode.loss != "chunked":
             return self.head(x, targets, "b·s·v")
         self.tape.named("input", x)
@@ -365,23 +363,6 @@ class Shadow(Network):
             total = self.ops.add(total, chunk)
         self.enter_chunk(tapes.ONE, Moment.LOSS_FORWARD)
         return self.ops.scale(total)
-
-    @call
-    def loss_of_copy(self, x: Tensor, targets: Tensor) -> Tensor:
-        """The loss of a copy of the logits without each sample's last token.
-
-        All of them are variables of the model's forward pass and of the loss, which hold them till
-        it is there.
-        """
-        local = self.tape.local
-        logits = local(self.column(x, Linear(self.output, None, unit("b·s·v")), "input"))
-        wide = local(self.ops.cast(logits, FP32))
-        with self.part("loss"):
-            if self.mode.logits_held != "none":
-                self.tape.held.append(wide if self.mode.logits_held == "fp32" else logits)
-            copy = local(self.ops.kernel([wide], (unit("e·v"), FP32))[0])
-            wanted = local(self.tape.new(unit("e"), targets.width))
-            return self.ops.cross_entropy(copy, wanted)
 
     @call
     def loss_of_parts(self, x: Tensor, targets: Tensor) -> Tensor:

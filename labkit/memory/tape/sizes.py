@@ -210,8 +210,6 @@ def _letters(shape: Shape, numbers: Numbers, mode: Mode) -> dict[str, Any]:
         letters |= {"τ": numbers.prompt_tokens, "η": wide, "η²": wide * wide}
     if mode.chunked:
         letters["c"], letters["e"] = numbers.chunk_rows
-    if mode.loss == "eager-fp32-shifted":  # rows that have a next token
-        letters["e"] = numbers.micro_batch * (s - 1)
     if shape.qk_norm:
         letters |= {"u": over(shape.kv_heads, tp), "d": shape.head_dim}
     if shape.kv_rank:
