@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -38,6 +39,15 @@ CASES: list[tuple[Model, dict[str, Any], str, dict[str, Any]]] = [
     ),
     (GPT, {"dp": 4, "wrap": "blocks"}, "bf16", {"logits_held": "fp32"}),
     (GPT, {"dp": 4, "keep_gathered": "last block"}, "fp32-adam", {}),
+    (
+        LLAMA,
+        {"dp": 4, "reshard_after_forward": False, "wrap": "parts", "keep_gathered": "last block"},
+        "fp32-adam",
+        {"recompute": "full"},
+    ),
+    # Two layers: the next arrives while the head's gradients go, never while a layer's do.
+    *((replace(LLAMA, num_layers=2), {"dp": 4}, recipe, {}) for recipe in ("fp32-adam", "bf16")),
+    *((replace(GPT, num_layers=2), {"dp": 4}, recipe, {}) for recipe in ("fp32-adam", "bf16")),
 ]
 RECIPES = {
     "fp32-adam": Recipe.fp32_adam(step="fused"),

@@ -253,7 +253,8 @@ class Passing:
             return first, 0
         if moment is Moment.BACKWARD_FIRST:
             return first + larger(self.deepest + 1, 1) * block, 0
-        every = first + self.size("head").gathered + self.layers * block
+        head = self.size("head").gathered if moment.part is Part.HEAD else 0
+        every = first + head + self.layers * block
         return every, 0 if moment.phase is Phase.BACKWARD else arriving
 
     @cached_property
@@ -388,7 +389,9 @@ class Passing:
         go.
 
         The stack is uniform, so that bytes are linear in the layer and one end is the fullest: both
-        are returned.
+        are returned. The previous one is a layer, and so is the next: fewer than three have no such
+        moment. (Two layers that keep less than they weigh hold up to 3 % more than is said here,
+        between the last one's work and the first one's.)
 
         Args:
             first: one rank's row of the first layer, the last to be computed. What it lacks is what
@@ -398,18 +401,20 @@ class Passing:
         """
         rows = []
         layers = self.backwards
-        if self.deepest > 0 and layers < 2:
+        is_between = layers >= 3
+        if not np.any(is_between):
             return []
-        for below in (larger(layers - 2, 0), smaller(1, layers - 1)):
-            done = larger(layers - 1 - below, 0)
+        for below in (layers - 2, 1):
+            done = layers - 1 - below
             computed = larger(first["share"] - below * share, 0)
             row = base | {"activations": first["activations"] + below * layer_bytes}
             row |= {name: first[name] for name in ("cached weights", "temporaries")}
             row |= self.gradients(Moment.PREFETCH, computed, first["total"], finished=done)
             row |= self.weights(Moment.PREFETCH) | self.sent(Moment.PREFETCH)
             if not self.job.parallel.reshard_after_forward:
-                gone = done * self.size("block").gathered + self.size("head").gathered
-                row[GATHERED] = row[GATHERED] - gone
+                row[GATHERED] = row[GATHERED] - done * self.size("block").gathered
+            if is_array(is_between):
+                row = {name: size * is_between for name, size in row.items()}
             rows.append(row)
         return rows
 
