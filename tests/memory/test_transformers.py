@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from labkit.errors import BadValue, UsageError
-from labkit.memory import Batch, Model, Parallel, Plan, Recipe
+from labkit.memory import Adapter, Batch, Model, Parallel, Plan, Recipe
 from labkit.memory.plans.job import mode_of
 from labkit.memory.tape import saved
 from labkit.models import huggingface
@@ -151,6 +151,11 @@ def test_llama_of_2023_keeps_what_the_library_kept(layers: int, num_bytes: int) 
     assert saved.total_bytes(terms) == num_bytes
 
 
+def prompt_tuning() -> Recipe:
+    """Twenty virtual tokens before each sample."""
+    return Recipe.preset("lora", adapter=Adapter(kind="prompt", tokens=20))
+
+
 def test_sdpa_is_written_out_where_there_was_none() -> None:
     totals = {}
     for attention in ("eager", "sdpa", "flash"):
@@ -171,6 +176,10 @@ def test_old_code_has_no_groups_of_heads() -> None:
         ({"batch": Batch(seq=8, recompute="selective")}, "recompute must be none, full"),
         ({"batch": Batch(seq=8, offload_activations="cpu")}, "offload_activations must be device"),
         ({"parallel": Parallel(cp=2), "batch": Batch(seq=8)}, "cp must be 1"),
+        (
+            {"recipe": prompt_tuning(), "batch": Batch(seq=8)},
+            "adapter.tokens must be 0 with the operators of older versions",
+        ),
     ],
 )
 def test_what_nobody_ran_with_old_code_is_refused(part: dict[str, Any], match: str) -> None:

@@ -16,7 +16,7 @@ from labkit.memory.tape import moments
 from labkit.memory.tape.sizes import Numbers
 from tests.memory.models import check_sweep, llama_of_transformers
 from tests.memory.steps import GPT, LLAMA
-from tests.memory.test_adapters import EVERY, FORMATS
+from tests.memory.test_adapters import EVERY, FIRST_LLAMA, FORMATS, SECOND_LLAMA
 
 DEEP = LLAMA.resized(num_layers=9)
 PROMPT = Adapter(kind="prompt", tokens=5)
@@ -72,6 +72,9 @@ CASES: list[tuple[Model, Adapter | None, str, dict[str, Any]]] = [
     (DEEP, Adapter(kind="ia3", targets=EVERY, saved=("head",)), "bf16", {}),
     (GPT, Adapter(kind="ia3", targets=("qkv", "down")), "fp32", {"recompute": "full"}),
     (LLAMA, None, "fp32", {"recompute": "full", "reentrant": True}),
+    (SECOND_LLAMA, None, "fp32", {"recompute": "full", "reentrant": True}),
+    (FIRST_LLAMA, DORA, "autocast", {"recompute": "full"}),
+    (SECOND_LLAMA, IA3, "bf16", {"recompute": "full"}),
     (DEEP, None, "autocast", {"recompute": 4, "reentrant": True}),
     (
         GPT.resized(num_layers=8),
@@ -94,6 +97,7 @@ def test_every_moment_is_that_of_peft_modules(
     ("model", "adapter", "formats", "batch"),
     [
         (LLAMA, Adapter(rank=4), "fp32 on bf16", {"reentrant": True}),
+        (FIRST_LLAMA, Adapter(rank=4), "autocast", {"reentrant": True}),
         (LLAMA, DORA, "autocast", {"reentrant": True, "micro_batch": 1}),
         (GPT, PROMPT, "bf16", {"reentrant": True, "micro_batch": 1}),
         (LLAMA.resized(num_layers=6), MLP, "fp32 on bf16", {"recompute_group": 2}),
