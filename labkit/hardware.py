@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from labkit import files
-from labkit.errors import not_among
+from labkit.errors import BadValue, not_among, shown
 from labkit.quantities import GIB
 
 Item = TypeVar("Item")
@@ -66,16 +66,21 @@ def named_in(text: str) -> str | None:
 
     It is None where the text names none that is known, or several.
 
+    Raises:
+        BadValue: it is no text.
+
     >>> named_in("8x NVIDIA H100 80GB HBM3"), named_in("V100 or A100"), named_in("not said")
     ('H100-80GB', None, None)
     """
+    if not isinstance(text, str):
+        raise BadValue(f"text must be a text, got {shown(text)}")
     kinds: dict[str, str] = {}
     for name in files.named(files.shipped("data/hardware.yaml"), Accelerator, "accelerators"):
         kinds.setdefault(_SIZE.sub("", name), name)
     found = [
         name
         for kind, name in kinds.items()
-        if re.search(rf"(?<!\w){kind.replace('-', '[- ]')}(?!\w)", str(text))
+        if re.search(rf"(?<!\w){kind.replace('-', '[- ]')}(?!\w)", text)
     ]
     return found[0] if len(found) == 1 else None
 

@@ -238,4 +238,4 @@ def test_fake_ranks_are_made_in_one_place() -> None:
     texts = [*MODULES, *(PACKAGE.parent / "tests").rglob("*.py")]
     name = "Fake" + "Store"
     makers = [path for path in texts if name in path.read_text(encoding="utf-8")]
-    assert [path.relative_to(PACKAGE) for path in makers] == [Path("memory/oracles/tracker.py")]
+    assert [path.relative_to(PACKAGE) for path in makers] == [Path("memory/traced/ranks.py")]

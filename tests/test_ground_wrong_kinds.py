@@ -60,7 +60,11 @@ ROOMS = (
     ),
     kinds.Room(
         hardware,
-        lambda: {"accelerator": {"name": "H100-80GB"}, "link": {"name": "nvlink-v100"}},
+        lambda: {
+            "accelerator": {"name": "H100-80GB"},
+            "link": {"name": "nvlink-v100"},
+            "named_in": {"text": "8x NVIDIA H100 80GB HBM3"},
+        },
         dict,
         left_out=dict.fromkeys(("Accelerator", "Link"), "a row of a file, which checks it"),
         also={"accelerator.name": "no accelerator", "link.name": "no link"},

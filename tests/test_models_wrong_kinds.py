@@ -36,6 +36,7 @@ def examples() -> Mapping[str, Mapping[str, Any]]:
         "Model.resized": {"changes": {"hidden": 16}},
         "Model.tensors": {"part": {"end_layer": 1}},
         "Model.units": {"part": {"tp": 2, "embedding": True}},
+        "plain_name": {"name": "mistralai/Mixtral-8x7B-Instruct-v0.1"},
         "TensorShape": {"name": "a", "shape": (2, 3), "unit": "block"},
     }
 

@@ -42,6 +42,8 @@ EXAMPLES = [
 NEEDS_MORE = {
     "labkit memory check": "memory.check needs torch, which is not installed here: "
     "pip install 'mlsys-labkit[torch]'",
+    "labkit memory forward": "tracing a config.json needs torch and transformers, which are not"
+    " installed here: pip install 'mlsys-labkit[torch]'",
     "labkit swap compare": "running a chain of blocks needs torch, which is not installed here: "
     "pip install 'mlsys-labkit[torch]'",
     "labkit swap plan": "running a chain of blocks needs torch, which is not installed here: "

@@ -202,6 +202,7 @@ _SAME_SIZES = (
 )
 
 
+@checked
 def plain_name(name: str) -> str:
     """A model's own name in one from a hub: without its owner and what it was tuned for.
 

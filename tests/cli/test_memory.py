@@ -628,14 +628,13 @@ def test_other_spellings_of_options(told: Told) -> None:
 
 def test_a_margin_below_the_error_is_no_promise(ran: Ran) -> None:
     given = ("plan", "llama-3-8b", "--recipe", "qlora", "--framework", "hf-trainer", "--seq", 512)
-    peak = (
-        memory.FRAMEWORKS["hf-trainer"]
-        .plan(memory.Model.preset("llama-3-8b"), recipe="qlora", seq=512)
-        .peak_bytes
-    )
+    model = memory.Model.preset("llama-3-8b")
+    plan = memory.FRAMEWORKS["hf-trainer"].plan(model, recipe="qlora", seq=512)
+    worst = memory.certainty.of(plan, "hf-trainer").worst
+    assert worst is not None
     room = ("--context", "1B", "--headroom", 1)
-    near, _ = ran(*given, *room, "--device", f"{round(1.01 * peak)}")
-    far, _ = ran(*given, *room, "--device", f"{round(2 * peak)}")
+    near, _ = ran(*given, *room, "--device", f"{round((1 + worst / 2) * plan.peak_bytes)}")
+    far, _ = ran(*given, *room, "--device", f"{round((1 + worst * 2) * plan.peak_bytes)}")
     assert "less than the error below" in near
     assert "less than the error below" not in far
 

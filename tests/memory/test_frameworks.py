@@ -230,8 +230,9 @@ def test_workspaces_are_what_small_runs_had_more() -> None:
 def test_the_loss_of_transformers_4_48_copied_the_logits() -> None:
     """Read in its loss_utils.py: adapters, whose peak is the loss, lacked a copy of the logits."""
     peaks = published.peak_errors("hf-trainer").set_index("run")
-    old = peaks[peaks["source"].str.contains("transformers 4.48")]
-    assert len(old) == 8
+    on_one = ~peaks.index.str.contains("FSDP|prepared")
+    old = peaks[on_one & peaks["source"].str.contains("transformers 4.48")]
+    assert len(old) > 8
     mistral = old[old.index.str.startswith("Mistral-7B")]
     assert mistral["error"].abs().max() < 0.002
     assert old["error"].abs().max() < 0.012

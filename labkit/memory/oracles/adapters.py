@@ -26,6 +26,7 @@ from labkit.memory.oracles import tracker
 from labkit.memory.oracles.tracker import Tracked
 from labkit.memory.plans.plan import Plan
 from labkit.memory.tape.mode import Mode
+from labkit.memory.tape.step import Stretch
 from labkit.memory.tape.trained import ALL, Trained, is_trained
 from labkit.models import Model
 
@@ -126,51 +127,68 @@ def track(
     import torch
     from torch._subclasses.fake_tensor import FakeTensorMode
 
-    from labkit.memory.oracles import four_bits, networks, tuners, worker
+    from labkit.memory.oracles import networks, tuners, worker
 
     sizes = {"seq": seq, "period": period, "group": group, "chunks": chunks}
-    with torch.device("meta"):
-        network: Any = networks.build(model, mode, **sizes)
-        if mode.base:
-            _narrow(network, mode)
-        if adapter is not None and adapter.packed:
-            four_bits.pack(network.blocks, adapter.base_bytes)
-    if reentrant:
-        network.__class__ = tuners.Reentrant
-    decoder = network
+    decoder = _decoder(model, mode, adapter, sizes, reentrant=reentrant)
     if adapter is not None:
-        extras.need("a step with adapters", "dev", "peft")
-        network = _adapted(network, model, adapter)
-        if adapter.packed:
-            four_bits.forward_as_peft(network)
+        network = _adapted(decoder, model, adapter)
     else:
-        for name, parameter in network.named_parameters():
-            parameter.requires_grad_(trains(name) if trains else _is_trained(name, model, trained))
+        network = _learning(decoder, trains or (lambda name: _is_trained(name, model, trained)))
     if mode.input_gradients:
-        network.token.register_forward_hook(lambda *given: given[2].requires_grad_(True))
+        decoder.token.register_forward_hook(lambda *given: given[2].requires_grad_(True))
     with ExitStack() as contexts:
         mesh: Any = contexts.enter_context(tracker.fake_ranks(parallel)) if parallel else None
         if adapter is not None and adapter.kind == "dora":
             contexts.enter_context(tuners.without_cycles())
         contexts.enter_context(FakeTensorMode())
-        dtype = torch.float32 if width == 4 else torch.bfloat16
-        base = None if stored is None else worker.FORMATS[stored]
-        _allocate(network, dtype, base=base, whole=parallel is not None)
+        _allocate(network, width, stored=stored, whole=parallel is not None)
         if parallel:
             worker.shard(network, parallel, mesh, policy=policy)
-        parts = [part for part in network.parameters() if part.requires_grad]
-        how: dict[str, Any] = {"foreach": step == "foreach", "fused": step == "fused"}
-        optimizer = torch.optim.AdamW(parts, lr=1e-4, **how)
+        optimizer = networks.adamw(network, step)
         virtual = adapter.tokens if adapter is not None else 0
         given = (micro_batch, seq - virtual)
         batch = [torch.zeros(given, dtype=torch.int64) for _ in range(2)]
-        stretch = partial(tracker.stretch_of, model, mode, group=group, period=period)
-        if len(trained.layers) > 1:
-            stretch = partial(trained.stretch, group=group if mode.recompute == "full" else 1)
+        stretch = _stretch_of(model, mode, trained, group=group, period=period)
         observe = partial(tuners.told, decoder, stretch) if reentrant or virtual else None
         return tracker.step_of(
             network, optimizer, batch, mode=mode, stretch=stretch, observe=observe
         )
+
+
+def _decoder(
+    model: Model, mode: Mode, adapter: Adapter | None, sizes: dict[str, int], *, reentrant: bool
+) -> Any:
+    """The network without its adapters, in the base's formats, on no device."""
+    import torch
+
+    from labkit.memory.oracles import four_bits, networks, tuners
+
+    with torch.device("meta"):
+        decoder = networks.build(model, mode, **sizes)
+        if mode.base:
+            _narrow(decoder, mode)
+        if adapter is not None and adapter.packed:
+            four_bits.pack(decoder.blocks, adapter.base_bytes)
+    if reentrant:
+        decoder.__class__ = tuners.Reentrant
+    return decoder
+
+
+def _stretch_of(
+    model: Model, mode: Mode, trained: Trained, *, group: int, period: int
+) -> Callable[[int], Stretch]:
+    """What says to which part of the stack a layer is counted."""
+    if len(trained.layers) > 1:
+        return partial(trained.stretch, group=group if mode.recompute == "full" else 1)
+    return partial(tracker.stretch_of, model, mode, group=group, period=period)
+
+
+def _learning(network: Any, learns: Callable[[str], bool]) -> Any:
+    """The network, of which only those parameters learn whose names are taken."""
+    for name, parameter in network.named_parameters():
+        parameter.requires_grad_(learns(name))
+    return network
 
 
 def _narrow(network: Any, mode: Mode) -> None:
@@ -204,13 +222,24 @@ def _is_trained(name: str, model: Model, trained: Trained) -> bool:
 def _adapted(network: Any, model: Model, adapter: Adapter) -> Any:
     """The network with adapters, on the meta device: peft does not build on fake tensors."""
     import torch
+
+    from labkit.memory.oracles import four_bits, tuners
+
+    extras.need("a step with adapters", "dev", "peft")
+    if adapter.is_prompt:
+        with torch.device("meta"):
+            adapted = tuners.Prompted(network, model, adapter)
+    else:
+        adapted = _by_peft(network, adapter)
+    if adapter.packed:
+        four_bits.forward_as_peft(adapted)
+    return adapted
+
+
+def _by_peft(network: Any, adapter: Adapter) -> Any:
+    """The network with adapters in place of its projections."""
     from peft import IA3Config, LoraConfig, get_peft_model
 
-    if adapter.is_prompt:
-        from labkit.memory.oracles.tuners import Prompted
-
-        with torch.device("meta"):
-            return Prompted(network, model, adapter)
     saved = [_ENDS[end] for end in adapter.saved] or None
     targets = [_MODULES.get(target, target) for target in adapter.targets]
     if adapter.kind == "ia3":
@@ -231,16 +260,20 @@ def _adapted(network: Any, model: Model, adapter: Adapter) -> Any:
     return get_peft_model(network, config).base_model.model
 
 
-def _allocate(network: Any, dtype: Any, *, base: Any = None, whole: bool = False) -> None:
+def _allocate(network: Any, width: int, *, stored: str | None = None, whole: bool = False) -> None:
     """Give every parameter and buffer a tensor in the mode at work, shared ones one tensor.
 
     Args:
-        dtype: of adapters.
-        base: of all other parameters; None for that in which they are.
+        width: bytes of an adapter's element, 4 or 2.
+        stored: the format of all other parameters; None for that in which they are.
         whole: frozen parameters are parameters, which FSDP2 shards.
     """
     import torch
 
+    from labkit.memory.oracles.worker import FORMATS
+
+    dtype = torch.float32 if width == 4 else torch.bfloat16
+    base = None if stored is None else FORMATS[stored]
     made: dict[int, Any] = {}
     known = []  # what is replaced stays, so that no address is used again
     tables = [id(table) for table in (*network.mask, *network.tables)]

@@ -177,6 +177,7 @@ def autocast(mode: Mode, device: str = "cpu") -> Any:
 
 
 def adamw(network: nn.Module, step: str) -> torch.optim.Optimizer:
-    """AdamW whose step runs over all tensors at once, in one kernel, or one by one."""
+    """AdamW of what learns; it steps over all tensors at once, in one kernel, or one by one."""
     how: dict[str, Any] = {"foreach": step == "foreach", "fused": step == "fused"}
-    return torch.optim.AdamW(network.parameters(), lr=1e-4, **how)
+    learning = [part for part in network.parameters() if part.requires_grad]
+    return torch.optim.AdamW(learning, lr=1e-4, **how)
