@@ -251,14 +251,15 @@ def _rich_table(sheet: Sheet, width: int) -> Table:
     shown = Sheet(table=sheet.table.head(MOST_ROWS)[names], columns=names, formats=sheet.formats)
     lines = [[sheet.headings[name] for name in names], *shown.rows()]
     fits = sum(max(map(len, column)) + 2 for column in zip(*lines, strict=True)) - 2 <= width
+    wraps = bool(sheet.ratio) and not fits  # rows of several lines need a rule between them
     more = len(sheet.table) - MOST_ROWS
     rest = f"and {more:,} more rows: --csv, --json or --html has them" if more > 0 else ""
     caption = "; ".join(filter(None, (sheet.note, rest)))
     table = Table(
-        box=box.HORIZONTALS if sheet.ratio else None,
+        box=box.HORIZONTALS if wraps else None,
         show_edge=False,
-        show_lines=bool(sheet.ratio),
-        expand=bool(sheet.ratio),
+        show_lines=wraps,
+        expand=wraps,
         border_style="bright_black",
         pad_edge=False,
         padding=(0, 2, 0, 0),
