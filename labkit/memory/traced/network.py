@@ -47,7 +47,8 @@ class Network(Model):
         """
         known = networks()
         if name not in known:
-            raise not_among("network", name, known)
+            more = "a config.json, or its folder, describes any other"
+            raise not_among("network", name, known, more=more)
         return replace(cls.from_hf(known[name].config), name=name)
 
     @classmethod
