@@ -431,6 +431,10 @@ def test_adapters_from_options_are_those_of_python(told: Told, tmp_path: Path) -
     recipe = memory.Recipe.preset("qlora", adapter=base)
     same = memory.Plan(model=model, recipe=recipe, batch=batch)
     assert packed["peak_bytes"] == same.peak_bytes
+    prepared = ("--recipe", "qlora-prepared", "--recompute", "full")
+    wide = told("plan", "mistral-7b", *options, *prepared)
+    read = told("plan", "mistral-7b", "--lora-config", file, "--seq", 64, *prepared)
+    assert read == wide
 
 
 def test_a_trained_part_from_an_option_is_that_of_python(told: Told, refused: Refused) -> None:
@@ -574,6 +578,7 @@ def test_an_answer_says_how_sure_it_is(ran: Ran, told: Told) -> None:
         ("llama-3-8b", "-f", "hf-trainer", "--lora-rank", 16, "--seq", 2048, "-d", "24GiB"),
         ("llama-2-7b", "-f", "deepspeed", "--dp", 2, "--zero", 1, "-d", "24GiB"),
         ("llama-2-7b", "-f", "hf-trainer", "--dp", 8, "-b", 2, "-d", "24GiB"),
+        ("llama-3-8b", "-f", "hf-trainer", "--dp", 8, "-b", 2, "-d", "H100-80GB"),
     ],
 )
 def test_a_plan_that_does_not_fit_says_what_helps(told: Told, given: tuple[Any, ...]) -> None:

@@ -56,7 +56,7 @@ def table(job: Job, room: Room, plan: Plan) -> pd.DataFrame:
     rows = []
     for say, other in changes(job, plan):
         with suppress(LabkitError):  # a change that breaks a rule is none
-            changed = room.allow(other.plan())
+            changed = room.allow(other.plan(room.card))
             peak = changed.peak_bytes
             if peak < (1 - LEAST) * plan.peak_bytes:
                 fits = peak <= room.usable_bytes(changed)

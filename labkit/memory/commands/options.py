@@ -176,9 +176,7 @@ class Spread:
                     " --prompt-tokens"
                 )
             read = Adapter.from_peft(self.lora_config, model)
-            base = given.base
-            read = replace(read, base=base, quant_storage=given.quant_storage)
-            return {"recipe": recipe, "adapter": read}
+            return {"recipe": recipe, "adapter": read.on_base_of(given)}
         if self.lora_rank is not None and self.lora_rank < 1:
             raise BadValue(f"--lora-rank must be at least 1, got {self.lora_rank}")
         kind = self.adapter or ("lora" if self.prompt_tokens is None else "prompt")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal, get_args
 
@@ -227,6 +228,14 @@ class Adapter:
     def is_cut(self) -> bool:
         """Whether FSDP cuts the base."""
         return not self.packed or self.quant_storage != "uint8"
+
+    def on_base_of(self, other: Adapter) -> Adapter:
+        """The same adapter on the base of another: in its bits, stored and prepared as that is.
+
+        Raises:
+            BadValue: this kind of adapter is not known on such a base.
+        """
+        return replace(self, base=other.base, quant_storage=other.quant_storage, rest=other.rest)
 
     def check(self, model: Model) -> None:
         """Refuse a target that the model's layers do not have.

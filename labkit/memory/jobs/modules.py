@@ -24,8 +24,8 @@ _FACTORS = re.compile(r"(?P<path>.*)\.ia3_l\.(?P<set>[^.]+)")
 def resolved(model: Model, recipe: Recipe) -> tuple[Model, Recipe]:
     """The base and the recipe of a module with adapters: as if the recipe had said them.
 
-    Of a recipe's own adapter only ``base`` and ``quant_storage`` count then; any other field must
-    be the module's, or the default.
+    Of a recipe's own adapter only its base counts then (``base``, ``quant_storage``, ``rest``); any
+    other field must be the module's, or the default.
 
     Raises:
         UsageError: the module has something beside its base that the account does not know.
@@ -36,12 +36,11 @@ def resolved(model: Model, recipe: Recipe) -> tuple[Model, Recipe]:
     model.require_shapes()
     found = _adapter_in(model, beside)
     given = recipe.adapter or Adapter()
-    if replace(given, base="stored", quant_storage="uint8") not in {Adapter(), found}:
+    if given.on_base_of(Adapter()) not in {Adapter(), found}:
         raise BadValue(
             f"adapter must be None, or as the module {model.name} has it, {found}; got {given}"
         )
-    own = replace(found, base=given.base, quant_storage=given.quant_storage)
-    return replace(model, layout=()), replace(recipe, adapter=own)
+    return replace(model, layout=()), replace(recipe, adapter=found.on_base_of(given))
 
 
 def refuse_frozen(model: Model | int, recipe: Recipe, what: str) -> None:
