@@ -20,10 +20,11 @@ from labkit.memory.jobs.parallel import Parallel
 from labkit.memory.jobs.recipe import PRESETS, Recipe
 from labkit.memory.plans.frameworks import FRAMEWORKS, Framework, framework
 from labkit.memory.plans.plan import FIELDS, Plan
+from labkit.memory.tape.tuners import PROMPTS
 from labkit.memory.traced.network import networks
 from labkit.models import Model, plain_name, presets
 from labkit.models.huggingface import READERS, fields_of
-from labkit.models.transformers_versions import known
+from labkit.models.transformers_versions import known_versions
 from labkit.quantities import MIB, format_bytes
 
 # What a plan is where no framework is named: no defaults of anybody's, no allowances.
@@ -182,7 +183,7 @@ class Spread:
         kind = self.adapter or ("lora" if self.prompt_tokens is None else "prompt")
         if kind not in KINDS:
             raise not_among("kind (--adapter)", kind, KINDS)
-        if kind in {"prompt", "p-tuning"}:
+        if kind in PROMPTS:
             return {"recipe": recipe, "adapter": self._prompt(kind, given)}
         if others[1:] != (None, None):
             raise BadValue(
@@ -308,6 +309,16 @@ def network_of(name: str, architecture: str | None = None) -> memory.Network:
     return memory.Network.preset(name)
 
 
+_FAMILIES = {
+    "Llama": "llama",
+    "GPT-2": "gpt2",
+    "Mistral": "mistral",
+    "Mixtral": "mixtral",
+    "Qwen2": "qwen2",
+}
+_VERSIONS = "; ".join(f"{name}: {known_versions(kind)}" for name, kind in _FAMILIES.items())
+
+
 @dataclass(frozen=True, kw_only=True)
 class Job(Spread):
     """A model, and all that :class:`Spread` says of how it is trained."""
@@ -325,8 +336,7 @@ class Job(Spread):
         str | None,
         option(
             "Whose modules a config.json is for, such as 4.30. Default: the installed version's."
-            f" Llama: {known('llama')}; GPT-2: {known('gpt2')}; Mistral: {known('mistral')};"
-            f" Mixtral: {known('mixtral')}; Qwen2: {known('qwen2')}."
+            f" {_VERSIONS}."
         ),
     ] = None
     architecture: Annotated[

@@ -11,6 +11,7 @@ from typing import Any, Literal, get_args
 from labkit.errors import BadValue, UsageError, not_among
 from labkit.kit.describe import Whole, checked, description
 from labkit.memory.tape.mode import Size
+from labkit.memory.tape.tuners import PROMPTS, Tuner
 from labkit.models import Model
 
 Target = Literal["q", "k", "v", "qkv", "o", "gate", "up", "down"]
@@ -34,7 +35,7 @@ ENDS = {
     "embedding": ("embed_tokens", "wte", "token", "embedding", "tok_embeddings"),
     "head": ("lm_head", "output", "head", "embed_out"),
 }
-Kind = Literal["lora", "dora", "ia3", "prompt", "p-tuning"]
+Kind = Literal["lora", Tuner]
 KINDS: tuple[str, ...] = get_args(Kind)
 _PEFT_KINDS = {"LORA": "lora", "IA3": "ia3", "PROMPT_TUNING": "prompt", "P_TUNING": "p-tuning"}
 _WHY_NOT = {
@@ -170,7 +171,7 @@ class Adapter:
     @property
     def is_prompt(self) -> bool:
         """Whether it is virtual tokens in front of each sample."""
-        return self.kind in {"prompt", "p-tuning"}
+        return self.kind in PROMPTS
 
     def prompt_shapes(self, hidden: int) -> tuple[tuple[int, ...], ...]:
         """The tensors of virtual tokens and of their encoder; none where there are no such tokens.

@@ -29,9 +29,9 @@ from labkit.memory.tape.mode import Mode
 from labkit.memory.tape.step import Stretch
 from labkit.memory.tape.trained import ALL, Trained, is_trained
 from labkit.models import Model
+from labkit.models.tensors import TUNERS
 
 EVERYTHING = Trained(frozenset({"embedding", "position", "norm", "head"}), (ALL,))
-_TUNERS = (".lora_", ".ia3_", "prompt_encoder.")
 _ENDS = {"embedding": "token", "head": "output"}
 _MODULES = {"q": "query", "k": "key", "v": "value", "o": "out"}
 
@@ -284,7 +284,7 @@ def _allocate(network: Any, width: int, *, stored: str | None = None, whole: boo
             known.append(old)
             if id(old) not in made:
                 own = base if base is not None and name in module._parameters else old.dtype
-                tuned = any(part in f"{path}." for part in _TUNERS)
+                tuned = any(part in f"{path}." for part in TUNERS)
                 new = torch.empty(old.shape, dtype=dtype if tuned else own)
                 shards = whole and name in module._parameters
                 made[id(old)] = (

@@ -340,12 +340,6 @@ class Job:
         return max(1.0, float(self.parallel.in_flight(self.device, self.microbatches)))
 
     @cached_property
-    def whole_width(self) -> float:
-        """Bytes of an element of a gathered layer: cast first, unless autocast does it."""
-        recipe = self.recipe
-        return recipe.parameter_bytes if recipe.autocast else recipe.compute_bytes
-
-    @cached_property
     def casts(self) -> bool:
         """Whether weights are cast as wholes, before they are used."""
         recipe = self.recipe
