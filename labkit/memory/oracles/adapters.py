@@ -142,7 +142,7 @@ def track(
         if adapter is not None and adapter.kind == "dora":
             contexts.enter_context(tuners.without_cycles())
         contexts.enter_context(FakeTensorMode())
-        _allocate(network, width, stored=stored, whole=parallel is not None)
+        _allocate(network, width, stored=stored, shards=parallel is not None)
         if parallel:
             worker.shard(network, parallel, mesh, policy=policy)
         optimizer = networks.adamw(network, step)
@@ -260,13 +260,13 @@ def _by_peft(network: Any, adapter: Adapter) -> Any:
     return get_peft_model(network, config).base_model.model
 
 
-def _allocate(network: Any, width: int, *, stored: str | None = None, whole: bool = False) -> None:
+def _allocate(network: Any, width: int, *, stored: str | None = None, shards: bool = False) -> None:
     """Give every parameter and buffer a tensor in the mode at work, shared ones one tensor.
 
     Args:
         width: bytes of an adapter's element, 4 or 2.
         stored: the format of all other parameters; None for that in which they are.
-        whole: frozen parameters are parameters, which FSDP2 shards.
+        shards: frozen tensors are parameters too, which alone FSDP2 shards.
     """
     import torch
 
@@ -286,10 +286,10 @@ def _allocate(network: Any, width: int, *, stored: str | None = None, whole: boo
                 own = base if base is not None and name in module._parameters else old.dtype
                 tuned = any(part in f"{path}." for part in TUNERS)
                 new = torch.empty(old.shape, dtype=dtype if tuned else own)
-                shards = whole and name in module._parameters
+                sharded = shards and name in module._parameters
                 made[id(old)] = (
                     torch.nn.Parameter(new, requires_grad=old.requires_grad)
-                    if shards or old.requires_grad
+                    if sharded or old.requires_grad
                     else new
                 )
             if isinstance(made[id(old)], torch.nn.Parameter):
