@@ -11,8 +11,8 @@ Importing this module does not load torch; its functions do.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from functools import partial
 from typing import Any
 
@@ -150,10 +150,30 @@ def track(
         given = (micro_batch, seq - virtual)
         batch = [torch.zeros(given, dtype=torch.int64) for _ in range(2)]
         stretch = _stretch_of(model, mode, trained, group=group, period=period)
-        observe = partial(tuners.told, decoder, stretch) if reentrant or virtual else None
+        observe = partial(_observed, decoder, stretch) if reentrant or virtual else None
         return tracker.step_of(
             network, optimizer, batch, mode=mode, stretch=stretch, observe=observe
         )
+
+
+@contextmanager
+def _observed(
+    decoder: Any, stretch: Callable[[int], Stretch], network: Any, watch: Any, _: list[Any]
+) -> Iterator[None]:
+    """Tell the watch what no hook of a module does: numbers of tokens, and blocks at work.
+
+    Args:
+        decoder: whose blocks they are.
+        stretch: the part of the stack that a block is counted to, by its number.
+        network: what is tracked: the decoder, or peft's model around it.
+    """
+    from labkit.memory.oracles import checkpoints, tuners
+
+    if isinstance(network, tuners.Prompted):
+        network.number(watch)
+    if isinstance(decoder, checkpoints.Reentrant):
+        checkpoints.tell(decoder, stretch, watch)
+    yield
 
 
 def _decoder(
@@ -162,7 +182,7 @@ def _decoder(
     """The network without its adapters, in the base's formats, on no device."""
     import torch
 
-    from labkit.memory.oracles import four_bits, networks, tuners
+    from labkit.memory.oracles import checkpoints, four_bits, networks
 
     with torch.device("meta"):
         decoder = networks.build(model, mode, **sizes)
@@ -171,7 +191,7 @@ def _decoder(
         if adapter is not None and adapter.packed:
             four_bits.pack(decoder.blocks, adapter.base_bytes)
     if reentrant:
-        decoder.__class__ = tuners.Reentrant
+        decoder.__class__ = checkpoints.Reentrant
     return decoder
 
 
