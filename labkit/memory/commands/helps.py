@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import replace
-
-import pandas as pd
+from typing import TYPE_CHECKING
 
 from labkit.errors import LabkitError
 from labkit.memory.commands.options import Job, Room
 from labkit.memory.plans.plan import Plan
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 LEAST_SAVED_SHARE = 0.02  # of the peak: what saves less is not named
 MOST_ROWS = 4
@@ -53,6 +55,8 @@ def table(job: Job, room: Room, plan: Plan) -> pd.DataFrame:
     Args:
         plan: the job's, with the room's allowances.
     """
+    import pandas as pd
+
     rows = []
     for say, other in changes(job, plan):
         with suppress(LabkitError):  # a change that breaks a rule is none
