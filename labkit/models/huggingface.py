@@ -21,10 +21,10 @@ from labkit.models.transformers_versions import (
     LLAMA_WITHOUT_GROUPS,
     NEWEST,
     Version,
-    known,
-    nearest,
+    known_versions,
+    nearest_version,
     operators_of,
-    text,
+    version_text,
 )
 
 
@@ -98,8 +98,8 @@ def read(
     version, remark = _version(kind, transformers_version)
     model = READERS[kind](_Config(fields, version))
     if model.get("num_experts") and version < EXPERTS_IN_GROUPS:
-        remark += f", experts as of {text(EXPERTS_IN_GROUPS)}"
-    source = f"Hugging Face {kind} configuration (transformers {text(version)}{remark})"
+        remark += f", experts as of {version_text(EXPERTS_IN_GROUPS)}"
+    source = f"Hugging Face {kind} configuration (transformers {version_text(version)}{remark})"
     return {"name": name, "source": source, **model}
 
 
@@ -115,9 +115,11 @@ def _version(kind: str, given: str | None) -> tuple[Version, str]:
         return NEWEST, ", since none is installed"
     parts = re.match(r"(\d+)\.(\d+)(\.|$)", name)
     wanted = (int(parts[1]), int(parts[2])) if parts else (0, 0)
-    version = nearest(kind, wanted)
+    version = nearest_version(kind, wanted)
     if version != wanted and given is not None:
-        raise BadValue(f"transformers_version must be {known(kind)} for {kind}, got {shown(given)}")
+        raise BadValue(
+            f"transformers_version must be {known_versions(kind)} for {kind}, got {shown(given)}"
+        )
     return version, "" if version == wanted else f", the nearest checked to {name}, unverified"
 
 
@@ -184,7 +186,7 @@ def _llama(config: _Config) -> dict[str, Any]:
     if config.version < LLAMA_WITHOUT_GROUPS and kv_heads != heads:
         raise UsageError(
             f"num_key_value_heads must be num_attention_heads ({heads}) before transformers"
-            f" {text(LLAMA_WITHOUT_GROUPS)}, got {kv_heads}"
+            f" {version_text(LLAMA_WITHOUT_GROUPS)}, got {kv_heads}"
         )
     return sizes | {
         "kv_heads": kv_heads,

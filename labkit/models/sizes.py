@@ -11,12 +11,7 @@ from labkit.kit.describe import checked, description
 from labkit.models.tensors import TensorShape
 
 # What a model's code may compute by other operators than the usual kernels.
-Operator = Literal[
-    "norm",
-    "gelu",
-    "repeat-kv",
-    "mask",
-    "softmax-fp32",
+OlderOperator = Literal[  # that no version of transformers from 4.49 on runs
     "shifted-loss",
     "narrow-loss",
     "loss-beside",
@@ -25,8 +20,8 @@ Operator = Literal[
     "norm-of-input",
     "norm-wide",
     "clamp",
-    "no-sdpa",
 ]
+Operator = Literal["norm", "gelu", "repeat-kv", "mask", "softmax-fp32", OlderOperator, "no-sdpa"]
 OPERATORS: dict[Operator, str] = {
     "norm": "RMSNorm is written out in fp32, not one kernel",
     "gelu": "GELU's tanh approximation is written out, not one kernel",

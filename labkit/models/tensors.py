@@ -11,8 +11,11 @@ from labkit.kit.describe import Count, Whole, description
 
 Role = Literal["hidden", "embedding", "head", "router", "expert"]
 
-BESIDE = (".lora_", ".ia3_l.", ".modules_to_save.", "prompt_encoder.")
-"""Parts of the names that peft gives what it puts beside a base."""
+TUNERS = (".lora_", ".ia3_l.", "prompt_encoder.")
+"""Parts of the names that peft gives matrices, factors and virtual tokens beside a base."""
+COPIES = ".modules_to_save."
+"""The part of a name that peft gives a trained copy of a base's own module."""
+BESIDE = (*TUNERS, COPIES)
 
 
 @description(slots=True)

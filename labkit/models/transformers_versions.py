@@ -70,6 +70,7 @@ CHANGES: dict[str, dict[Version, Operators]] = {
     "qwen3": {(4, 51): _REPEATED, (4, 54): _PLAIN},
     "qwen3_moe": {(4, 51): _REPEATED, (4, 54): _PLAIN},
 }
+# Versions left out: the first, and the next that is known.
 _UNKNOWN: dict[str, tuple[Version, Version]] = {"llama": ((4, 38), (4, 40))}
 
 
@@ -82,28 +83,31 @@ def operators_of(kind: str, version: Version) -> Operators:
     return CHANGES[kind][max(since for since in CHANGES[kind] if since <= version)]
 
 
-def nearest(kind: str, version: Version) -> Version:
+def nearest_version(kind: str, version: Version) -> Version:
     """The known version of a family that is nearest; where none is older, or it is one of those
     left out, a later one.
     """
     version = min(max(version, min(CHANGES[kind])), NEWEST)
-    first, after = _UNKNOWN.get(kind, (NEWEST, version))
-    return after if first <= version < after else version
+    if kind in _UNKNOWN:
+        first, after = _UNKNOWN[kind]
+        if first <= version < after:
+            return after
+    return version
 
 
-def known(kind: str) -> str:
+def known_versions(kind: str) -> str:
     """The known versions of a family, in words.
 
-    >>> known("llama"), known("mixtral")
+    >>> known_versions("llama"), known_versions("mixtral")
     ('4.28 to 4.37, 4.40 to 5.23', '4.36 to 5.23')
     """
-    first = text(min(CHANGES[kind]))
+    first = version_text(min(CHANGES[kind]))
     if kind not in _UNKNOWN:
-        return f"{first} to {text(NEWEST)}"
+        return f"{first} to {version_text(NEWEST)}"
     (major, minor), after = _UNKNOWN[kind]
-    return f"{first} to {major}.{minor - 1}, {text(after)} to {text(NEWEST)}"
+    return f"{first} to {major}.{minor - 1}, {version_text(after)} to {version_text(NEWEST)}"
 
 
-def text(version: Version) -> str:
+def version_text(version: Version) -> str:
     """A version's numbers with a dot."""
     return ".".join(map(str, version))

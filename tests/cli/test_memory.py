@@ -15,10 +15,11 @@ import pytest
 
 from labkit import memory
 from labkit.cli import main
-from labkit.memory.commands import commands, words
+from labkit.memory.commands import commands, sheets, words
 from labkit.memory.commands.options import Spread
 from labkit.memory.jobs.recipe import PRESETS
 from labkit.memory.plans import search
+from labkit.memory.plans.estimate import COMPONENTS
 from labkit.memory.plans.plan import FIELDS
 
 GROUP = "memory"
@@ -431,6 +432,10 @@ def test_adapters_from_options_are_those_of_python(told: Told, tmp_path: Path) -
     recipe = memory.Recipe.preset("qlora", adapter=base)
     same = memory.Plan(model=model, recipe=recipe, batch=batch)
     assert packed["peak_bytes"] == same.peak_bytes
+    prepared = ("--recipe", "qlora-prepared", "--recompute", "full")
+    wide = told("plan", "mistral-7b", *options, *prepared)
+    read = told("plan", "mistral-7b", "--lora-config", file, "--seq", 64, *prepared)
+    assert read == wide
 
 
 def test_a_trained_part_from_an_option_is_that_of_python(told: Told, refused: Refused) -> None:
@@ -574,6 +579,7 @@ def test_an_answer_says_how_sure_it_is(ran: Ran, told: Told) -> None:
         ("llama-3-8b", "-f", "hf-trainer", "--lora-rank", 16, "--seq", 2048, "-d", "24GiB"),
         ("llama-2-7b", "-f", "deepspeed", "--dp", 2, "--zero", 1, "-d", "24GiB"),
         ("llama-2-7b", "-f", "hf-trainer", "--dp", 8, "-b", 2, "-d", "24GiB"),
+        ("llama-3-8b", "-f", "hf-trainer", "--dp", 8, "-b", 2, "-d", "H100-80GB"),
     ],
 )
 def test_a_plan_that_does_not_fit_says_what_helps(told: Told, given: tuple[Any, ...]) -> None:
@@ -624,6 +630,17 @@ def test_other_spellings_of_options(told: Told) -> None:
     ours = told("plan", MODEL, "--micro-batch", 2, "--seq", 32, "--world-size", 2)
     theirs = told("plan", MODEL, "--batch-size", 2, "--seq-len", 32, "--gpus", 2)
     assert ours["peak_bytes"] == theirs["peak_bytes"]
+
+
+def test_every_component_has_a_column_in_the_table_of_moments() -> None:
+    """Columns add up to the total, also on a card, where cuBLAS keeps workspaces."""
+    model = memory.Model.preset("llama-3-8b")
+    plan = memory.FRAMEWORKS["megatron"].plan(model, dp=2, tp=2, seq=512, card="H100-80GB")
+    shown = sheets.moments(plan.moments()).table
+    columns = [f"{group}_bytes" for group in sheets.GROUPS]
+    assert shown[columns].sum(axis=1).tolist() == shown["total_bytes"].tolist()
+    grouped = [name for names in sheets.GROUPS.values() for name in names]
+    assert sorted(grouped) == sorted(COMPONENTS)
 
 
 def test_a_margin_below_the_error_is_no_promise(ran: Ran) -> None:

@@ -451,11 +451,13 @@ def test_a_module_with_adapters_says_what_a_recipe_says(
     for recipe in (Recipe.preset("lora"), Recipe.preset("lora", adapter=None)):
         found = Plan(model=measured, recipe=recipe, batch=BATCH)
         assert found.moments().equals(said.moments())
-    packed = Plan(model=measured, recipe=Recipe.preset("qlora"), batch=BATCH)
-    said = Plan(
-        model=base, recipe=Recipe.preset("qlora", adapter=replace(adapter, base="nf4")), batch=BATCH
-    )
-    assert packed.moments().equals(said.moments())
+    for name in ("qlora", "qlora-fsdp", *(() if adapter.saved else ("qlora-prepared",))):
+        recipe = Recipe.preset(name, **({"compute": None} if name == "qlora-fsdp" else {}))
+        packed = Plan(model=measured, recipe=recipe, batch=BATCH)
+        assert recipe.adapter is not None
+        own = replace(recipe, adapter=adapter.on_base_of(recipe.adapter))
+        said = Plan(model=base, recipe=own, batch=BATCH)
+        assert packed.moments().equals(said.moments())
     trained = sum(p.numel() for p in module.parameters() if p.requires_grad)
     (sent,) = replace(found, parallel=Parallel(dp=4)).collectives()
     if not adapter.saved:

@@ -382,7 +382,7 @@ def test_fields_of_another_kind_are_refused(fields: dict[str, Any], message: str
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"parallel": Parallel(tp=2)}, "tp must be 1 where the adapter is prompt, got 2"),
+        ({"parallel": Parallel(tp=2)}, "tp must be 1 where there is an adapter, got 2"),
         ({"parallel": Parallel(dp=2, zero=3)}, "zero must be <= 2 where the adapter is prompt"),
         ({"model": GPT, "batch": Batch(seq=36)}, "seq must be at most 35 .* behind 5 virtual"),
         (

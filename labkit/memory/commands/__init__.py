@@ -13,7 +13,7 @@ from labkit.errors import BadValue
 from labkit.kit.command import Commands, argument, option
 from labkit.kit.report import Figure, Report, Sheet, records
 from labkit.memory import certainty
-from labkit.memory.commands import helps
+from labkit.memory.commands import helps, sheets
 from labkit.memory.commands.options import (
     Job,
     Room,
@@ -45,19 +45,7 @@ commands = Commands(
 TO_A_TRILLION = ["llama-2-7b", "llama-2-13b", "llama-2-70b", "gpt3-175b", "llama-3-405b", "gpt-1t"]
 MOST_BARS = 36
 MOST_LINES = 8  # in a figure
-MOST_PEAKS = 5  # measured ones that stand beside a plan
-MOST_TENSORS = 6
-EXACTLY = "{:,.0f}".format  # bytes, to the last
 _PLACES = {"component": "component", "place": "place", "num_bytes": "bytes"}
-# Columns of the table of moments, narrower than its data.
-_GROUPS = {
-    "parameters": ("parameters", "second copy of the parameters", "cast parameters"),
-    "gathered": ("gathered layers", "gather buffers", "gathered sequence"),
-    "gradients": ("gradients", "gradients to be reduced", "reduce buffers"),
-    "optimizer": ("optimizer",),
-    "activations": ("activations",),
-    "the rest": ("cached weights", "temporaries", "buffers and inputs"),
-}
 
 
 @commands.add(
@@ -105,19 +93,19 @@ def plan(
     notes = (*job.notes, *plan.assumptions)
     fits = plan.peak_bytes <= usable
     helping = helps.table(job, room, plan) if not fits and rank is None else None
-    sheets = [
-        *([] if helping is None else [_helping(helping)]),
-        _at_peak(frame),
-        *([_ranks(ranks, usable)] if len(ranks) > 1 else []),
-        _moments(moments),
+    shown = [
+        *([] if helping is None else [sheets.helping(helping)]),
+        sheets.at_peak(frame),
+        *([sheets.ranks(ranks, usable)] if len(ranks) > 1 else []),
+        sheets.moments(moments),
         Sheet(heading="Elsewhere", table=away, columns=_PLACES),
-        _nearest(sure),
+        sheets.nearest(sure),
     ]
     largest = _largest_of(plan)
     if largest is not None:
-        sheets.append(_largest(largest))
+        shown.append(sheets.largest(largest))
     if len(sent):
-        sheets.append(_sent(sent))
+        shown.append(sheets.sent(sent))
     return Report(
         title=f"{_name(plan)}: {format_bytes(plan.peak_bytes)} at the peak",
         lead=_lead(plan),
@@ -129,7 +117,7 @@ def plan(
             ("margin_bytes", margin, f"of what may be filled{doubt}"),
             ("how sure", sure.verdict, sure.reason),
         ],
-        tables=[sheet for sheet in sheets if len(sheet.table)],
+        tables=[sheet for sheet in shown if len(sheet.table)],
         notes=notes,
         csv=moments.reset_index(),
         data={
@@ -151,12 +139,6 @@ def plan(
         },
         figures=lambda: [_figure_of_moments(plan, room)],
     )
-
-
-def _helping(table: pd.DataFrame) -> Sheet:
-    """What would help, one change at a time."""
-    columns = {"say": "say also, or instead", "peak_bytes": "peak", "fits": "fits"}
-    return Sheet(heading="What would help", table=table, columns=columns)
 
 
 @commands.add(
@@ -201,7 +183,7 @@ def fit(
         title=f"{_name(plan)}: what {asked} fits",
         lead=_lead(best or plan),
         facts=facts,
-        tables=[_moments(best.moments())] if best else [],
+        tables=[sheets.moments(best.moments())] if best else [],
         notes=(best or plan).assumptions,
         csv=pd.DataFrame([data]),
         data={"command": "fit", **data, "measured": sure.data()},
@@ -228,7 +210,7 @@ def _all_that_fits(job: Job, room: Room) -> Report:
             ("usable_bytes", usable, room.text(plan).split(": ", 1)[1]),
             ("how sure", sure.verdict, sure.reason),
         ],
-        tables=[_limits(limits)],
+        tables=[sheets.limits(limits)],
         notes=(*job.notes, *plan.assumptions),
         csv=limits,
         data={
@@ -357,7 +339,7 @@ def check(job: Job, oracle: Annotated[str, option("fake, gloo or cuda.")] = "fak
     """A plan beside a run of the same: torch's tracker, gloo ranks, or a GPU."""
     plan = job.plan()
     table = memory.check(plan, oracle=oracle)
-    whole = dict.fromkeys(("predicted_bytes", "measured_bytes", "difference_bytes"), EXACTLY)
+    whole = dict.fromkeys(("predicted_bytes", "measured_bytes", "difference_bytes"), sheets.EXACTLY)
     return Report(
         title=f"{_name(plan)} beside a run ({oracle})",
         lead=_lead(plan),
@@ -428,7 +410,7 @@ def accuracy(
     from labkit.memory.oracles import accuracy, cuda
 
     facts: list[tuple[str, str, str]] = []
-    sheets: dict[str, Sheet] = {}
+    by_part: dict[str, Sheet] = {}
     data: dict[str, Any] = {"command": "accuracy"}
     of_families: list[Sheet] = []
     chosen = parts or list(accuracy.PARTS)
@@ -451,27 +433,27 @@ def accuracy(
             alike = (table["predicted_moment"] == table["tracked_moment"]).sum()
             facts.append(("", f"{alike} of {len(table)}", "name the same moment"))
         if part == "families":
-            of_families = _by_family(table, fresh=fresh)
+            of_families = sheets.by_family(table, fresh=fresh)
             continue
         names = [str(column) for column in table.columns]
-        sheets[part] = Sheet(
+        by_part[part] = Sheet(
             heading=accuracy.PARTS[part][0].upper() + accuracy.PARTS[part][1:],
             table=table,
             columns=[name for name in names if table[name].astype(str).ne("").any()],
-            formats={name: EXACTLY for name in names if name.endswith("_bytes")},
+            formats={name: sheets.EXACTLY for name in names if name.endswith("_bytes")},
             page_only=off.empty and part != "models",
         )
 
     def figures() -> list[Figure]:
-        if "models" not in sheets:
+        if "models" not in by_part:
             return []
-        table = sheets["models"].table.rename(columns={"tracked_bytes": "measured_bytes"})
+        table = by_part["models"].table.rename(columns={"tracked_bytes": "measured_bytes"})
         texts = ("model", "dtype", "attention", "recompute", "loss", "step", "micro_batch", "seq")
         cases = table[list(texts)].astype(str).agg(" ".join, axis=1)
         return [_figure_of_pairs(table.assign(case=cases), "case")]
 
-    tables = [*sheets.values(), *of_families]
-    csv = sheets.get("models", tables[-1]).table if tables else pd.DataFrame()
+    tables = [*by_part.values(), *of_families]
+    csv = by_part.get("models", tables[-1]).table if tables else pd.DataFrame()
     return Report(
         title="Predicted, and what torch does",
         facts=facts,
@@ -480,53 +462,6 @@ def accuracy(
         csv=pd.DataFrame(data["families"]) if chosen == ["families"] else csv,
         figures=figures,
     )
-
-
-def _exactly(num_bytes: float) -> str:
-    """Bytes to the last; a dash where nothing ran."""
-    return "–" if num_bytes != num_bytes else EXACTLY(num_bytes)
-
-
-def _by_family(rows: pd.DataFrame, *, fresh: bool) -> list[Sheet]:
-    """A table a part of the families; what ran them is said below the last."""
-    from labkit.memory.oracles import families
-
-    now = families.versions()
-    then = now if fresh else families.stored()["versions"]
-    ran = ", ".join(f"{name} {version}" for name, version in then.items())
-    notes = [
-        f"bytes at the peak on one rank, and how far ours is off, there and at stages of ZeRO on"
-        f" {families.RANKS} ranks; run with {ran}; seconds are the processor's"
-    ]
-    if then != now:
-        here = ", ".join(f"{name} {version}" for name, version in now.items()) or "none of them"
-        notes.append(f"here there is {here}: --fresh runs all anew")
-    sheets = []
-    for part, heading in families.PARTS.items():
-        table = families.by_family(rows[rows["part"] == part])
-        names = [str(name) for name in table.columns]
-        stages = [name for name in names if name.startswith("zero_")]
-        sheets.append(
-            Sheet(
-                heading=heading,
-                table=table,
-                columns={
-                    "family": "family",
-                    "model": "model",
-                    "tracked_bytes": "torch",
-                    "predicted_bytes": "ours",
-                    "error_bytes": "off",
-                    **{name: f"ZeRO {name[5]}" for name in stages},
-                    "seconds": "ours, s",
-                    "tracker_seconds": "torch, s",
-                },
-                formats={name: _exactly for name in names if name.endswith("_bytes")}
-                | dict.fromkeys(("seconds", "tracker_seconds"), "{:.2f}".format),
-                wide=["model", "tracker_seconds"],
-            )
-        )
-    sheets[-1] = replace(sheets[-1], note="; ".join(notes))
-    return sheets
 
 
 @commands.add(examples=["labkit memory forward bert-base --seq 128 --micro-batch 8"])
@@ -565,7 +500,7 @@ def forward(
     return Report(
         title=f"{network.name}, a forward pass: {format_bytes(pass_.peak_bytes)} at the peak",
         facts=facts,
-        tables=[_at_peak(frame), _largest(largest)],
+        tables=[sheets.at_peak(frame), sheets.largest(largest)],
         notes=pass_.assumptions,
         csv=frame,
         data={
@@ -632,119 +567,10 @@ def _lead(plan: Plan, *, stage: bool = True) -> str:
     )
 
 
-def _moments(table: pd.DataFrame) -> Sheet:
-    """Make a sheet of the moments, with their components added up in groups."""
-    shown = table.reset_index()[["moment"]]
-    for group, names in (*_GROUPS.items(), ("total", ("total",))):
-        held = [name for name in names if name in table]
-        shown[f"{group}_bytes"] = table[held].sum(axis=1).to_numpy()
-    return Sheet(
-        heading="Moments of a step", table=shown, wide=["gathered_bytes", "the rest_bytes"]
-    )
-
-
-def _at_peak(components: pd.DataFrame) -> Sheet:
-    """What is there at the peak, by component."""
-    table = components.rename(columns={"share": "share_fraction"})
-    columns = {"component": "component", "num_bytes": "bytes", "share_fraction": "share"}
-    return Sheet(heading="At the peak", table=table, columns=columns)
-
-
 def _largest_of(plan: Plan) -> pd.DataFrame | None:
     """What a traced network holds most of at its peak; None for other plans."""
     account = plan.account
     return account.largest() if isinstance(account, Traced) else None
-
-
-def _sent(collectives: pd.DataFrame) -> Sheet:
-    """What a step sends between ranks."""
-    table = collectives[collectives["ranks"] > 1]
-    table = table.assign(message=table["collective"] + " of " + table["what"])
-    columns = ["axis", "phase", "message", "link", "sent_bytes"]
-    return Sheet(heading="Sent in a step", table=table, columns=columns)
-
-
-def _largest(tensors: pd.DataFrame) -> Sheet:
-    """What a traced network holds most of at its peak."""
-    table = tensors.head(MOST_TENSORS)
-    table = table.assign(module=table["module"].where(table["module"] != "", "the loss"))
-    names = ("module", "operator", "shape", "number")
-    columns = {name: name for name in names} | {"num_bytes": "bytes"}
-    return Sheet(heading="Largest tensors at the peak", table=table, columns=columns)
-
-
-def _nearest(sure: certainty.Certainty) -> Sheet:
-    """Make a sheet of the measured peaks that are most like a plan."""
-    shown = sure.nearest.rename(columns={"error": "error_fraction"})
-    more = len(shown) - MOST_PEAKS
-    return Sheet(
-        heading="Measured peaks most like it",
-        note=f"and {more} more as near (--json)" if more > 0 else "",
-        table=shown.head(MOST_PEAKS),
-        columns={
-            "run": "run",
-            "measured_bytes": "measured",
-            "error_fraction": "ours",
-            "differs": "which has",
-        },
-        ratio={"differs": 1},
-    )
-
-
-def _limits(table: pd.DataFrame) -> Sheet:
-    """Make a sheet of what fits, and of what the next step would need."""
-
-    def whole(value: float, none: str = "") -> str:
-        return f"{value:,.0f}" if value == value else none
-
-    nothing = partial(whole, none="nothing")
-    columns = {
-        "question": "all else as given",
-        "value": "fits",
-        "peak_bytes": "with",
-        "next_value": "next",
-        "lacking_bytes": "short by",
-        "binds": "what binds",
-    }
-    sizes = partial(formatted, "num_bytes")
-    return Sheet(
-        table=table,
-        columns=columns,
-        formats={
-            "value": nothing,
-            "next_value": whole,
-            "peak_bytes": sizes,
-            "lacking_bytes": sizes,
-        },
-        ratio={"binds": 1},
-    )
-
-
-def _ranks(table: pd.DataFrame, usable: float) -> Sheet:
-    """Make a sheet of the pipeline's ranks, each at its own peak."""
-    shown = table.assign(fits=table["peak_bytes"] <= usable)
-    states = ["parameters_bytes", "gradients_bytes", "optimizer_bytes"]
-    shown["states_bytes"] = table[[name for name in states if name in table]].sum(axis=1)
-    if "activations_bytes" not in table:
-        shown["activations_bytes"] = 0.0
-    return Sheet(
-        heading="Ranks of the pipeline, each at its own peak",
-        table=shown,
-        columns={
-            "rank": "rank",
-            "num_layers": "layers",
-            "ends": "with",
-            "in_flight": "in flight",
-            "peak_moment": "fullest at",
-            "states_bytes": "states",
-            "activations_bytes": "activations",
-            "peak_bytes": "peak",
-            "fits": "fits",
-        },
-        formats={"in_flight": "{:g}".format},
-        wide=["states_bytes"],
-        note="in flight: microbatches whose activations a rank holds at once",
-    )
 
 
 def _figure_of_moments(plan: Plan, room: Room) -> Figure:

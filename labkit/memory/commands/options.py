@@ -20,10 +20,11 @@ from labkit.memory.jobs.parallel import Parallel
 from labkit.memory.jobs.recipe import PRESETS, Recipe
 from labkit.memory.plans.frameworks import FRAMEWORKS, Framework, framework
 from labkit.memory.plans.plan import FIELDS, Plan
+from labkit.memory.tape.tuners import PROMPTS
 from labkit.memory.traced.network import networks
 from labkit.models import Model, plain_name, presets
 from labkit.models.huggingface import READERS, fields_of
-from labkit.models.transformers_versions import known
+from labkit.models.transformers_versions import known_versions
 from labkit.quantities import MIB, format_bytes
 
 # What a plan is where no framework is named: no defaults of anybody's, no allowances.
@@ -161,51 +162,54 @@ class Spread:
         Raises:
             UsageError: an option breaks a rule; the message names it.
         """
-        options = (self.lora_rank, self.lora_targets, self.lora_config)
-        others = (self.adapter, self.prompt_tokens, self.prompt_hidden)
-        if options == (None, None, None) and others == (None, None, None):
+        options = (
+            *(self.lora_rank, self.lora_targets, self.adapter),
+            *(self.prompt_tokens, self.prompt_hidden),
+        )
+        is_said = any(option is not None for option in options)
+        if self.lora_config is None and not is_said:
             return {}
         recipe = self.recipe or "lora"
         if recipe not in PRESETS:
             raise not_among("recipe", recipe, PRESETS)
-        given: Adapter = PRESETS[recipe].get("adapter", Adapter())
-        if self.lora_config is not None:
-            if (*options[:2], *others) != (None,) * 5:
-                raise BadValue(
-                    "--lora-config must be given without --lora-rank, --lora-targets, --adapter and"
-                    " --prompt-tokens"
-                )
-            read = Adapter.from_peft(self.lora_config, model)
-            base = given.base
-            read = replace(read, base=base, quant_storage=given.quant_storage)
-            return {"recipe": recipe, "adapter": read}
+        usual: Adapter = PRESETS[recipe].get("adapter", Adapter())
+        if self.lora_config is None:
+            return {"recipe": recipe, "adapter": self._said_adapter(model, usual)}
+        if is_said:
+            raise BadValue(
+                "--lora-config must be given without --lora-rank, --lora-targets, --adapter,"
+                " --prompt-tokens and --prompt-hidden"
+            )
+        read = Adapter.from_peft(self.lora_config, model)
+        return {"recipe": recipe, "adapter": read.on_base_of(usual)}
+
+    def _said_adapter(self, model: Model, usual: Adapter) -> Adapter:
+        """The adapter that single options describe.
+
+        Args:
+            usual: the recipe's, for what they leave out.
+        """
         if self.lora_rank is not None and self.lora_rank < 1:
             raise BadValue(f"--lora-rank must be at least 1, got {self.lora_rank}")
-        kind = self.adapter or ("lora" if self.prompt_tokens is None else "prompt")
+        kind: Any = self.adapter or ("lora" if self.prompt_tokens is None else "prompt")
         if kind not in KINDS:
             raise not_among("kind (--adapter)", kind, KINDS)
-        if kind in {"prompt", "p-tuning"}:
-            return {"recipe": recipe, "adapter": self._prompt(kind, given)}
-        if others[1:] != (None, None):
+        if kind in PROMPTS:
+            return self._prompt(kind, usual)
+        if (self.prompt_tokens, self.prompt_hidden) != (None, None):
             raise BadValue(
                 f"--prompt-tokens and --prompt-hidden must be left out where --adapter is {kind}"
             )
         if kind == "ia3" and self.lora_rank is not None:
             raise BadValue("--lora-rank must be left out where --adapter is ia3: it has no rank")
-        names: Any = "q,v"
-        if kind == "ia3":
-            names = "k,v,down"
-        if model.fused_qkv:
-            names = "qkv,down" if kind == "ia3" else "qkv"
-        names = self.lora_targets or names
-        names = "all-linear" if names in {"all", "all-linear"} else names.split(",")
-        targets = targets_of("--lora-targets", names, model)
-        rank = self.lora_rank or given.rank
-        own: dict[str, Any] = {"rank": rank, "targets": targets, "kind": kind}
-        chosen = replace(given, **own)
-        return {"recipe": recipe, "adapter": chosen}
+        names = self.lora_targets or usual_targets(kind, model)
+        is_all = names in {"all", "all-linear"}
+        targets: Any = targets_of(
+            "--lora-targets", "all-linear" if is_all else names.split(","), model
+        )
+        return replace(usual, kind=kind, rank=self.lora_rank or usual.rank, targets=targets)
 
-    def _prompt(self, kind: str, given: Adapter) -> Adapter:
+    def _prompt(self, kind: Any, usual: Adapter) -> Adapter:
         """The adapter that is virtual tokens."""
         if (self.lora_rank, self.lora_targets) != (None, None):
             raise BadValue(
@@ -216,12 +220,7 @@ class Spread:
                 f"--prompt-tokens must be at least 1 where --adapter is {kind}, got"
                 f" {self.prompt_tokens}"
             )
-        return replace(
-            given,
-            kind=kind,  # type: ignore[arg-type]
-            tokens=self.prompt_tokens,
-            hidden=self.prompt_hidden,
-        )
+        return replace(usual, kind=kind, tokens=self.prompt_tokens, hidden=self.prompt_hidden)
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -248,6 +247,13 @@ class Spread:
                 raise BadValue(f"--set {name} must be left out where --{option_name} is given")
             said[name] = _accepted(FIELDS[name], name, value)
         return said
+
+
+def usual_targets(kind: str, model: Model) -> str:
+    """The projections that adapters are beside where nobody says, with commas between."""
+    if kind == "ia3":
+        return "qkv,down" if model.fused_qkv else "k,v,down"
+    return "qkv" if model.fused_qkv else "q,v"
 
 
 def usual_seq(model: Model, virtual: int = 0) -> int:
@@ -310,6 +316,16 @@ def network_of(name: str, architecture: str | None = None) -> memory.Network:
     return memory.Network.preset(name)
 
 
+_FAMILIES = {
+    "Llama": "llama",
+    "GPT-2": "gpt2",
+    "Mistral": "mistral",
+    "Mixtral": "mixtral",
+    "Qwen2": "qwen2",
+}
+_VERSIONS = "; ".join(f"{name}: {known_versions(kind)}" for name, kind in _FAMILIES.items())
+
+
 @dataclass(frozen=True, kw_only=True)
 class Job(Spread):
     """A model, and all that :class:`Spread` says of how it is trained."""
@@ -327,8 +343,7 @@ class Job(Spread):
         str | None,
         option(
             "Whose modules a config.json is for, such as 4.30. Default: the installed version's."
-            f" Llama: {known('llama')}; GPT-2: {known('gpt2')}; Mistral: {known('mistral')};"
-            f" Mixtral: {known('mixtral')}; Qwen2: {known('qwen2')}."
+            f" {_VERSIONS}."
         ),
     ] = None
     architecture: Annotated[

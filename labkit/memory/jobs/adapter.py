@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal, get_args
 
 from labkit.errors import BadValue, UsageError, not_among
 from labkit.kit.describe import Whole, checked, description
 from labkit.memory.tape.mode import Size
+from labkit.memory.tape.tuners import PROMPTS, Tuner
 from labkit.models import Model
 
 Target = Literal["q", "k", "v", "qkv", "o", "gate", "up", "down"]
@@ -33,7 +35,7 @@ ENDS = {
     "embedding": ("embed_tokens", "wte", "token", "embedding", "tok_embeddings"),
     "head": ("lm_head", "output", "head", "embed_out"),
 }
-Kind = Literal["lora", "dora", "ia3", "prompt", "p-tuning"]
+Kind = Literal["lora", Tuner]
 KINDS: tuple[str, ...] = get_args(Kind)
 _PEFT_KINDS = {"LORA": "lora", "IA3": "ia3", "PROMPT_TUNING": "prompt", "P_TUNING": "p-tuning"}
 _WHY_NOT = {
@@ -169,7 +171,7 @@ class Adapter:
     @property
     def is_prompt(self) -> bool:
         """Whether it is virtual tokens in front of each sample."""
-        return self.kind in {"prompt", "p-tuning"}
+        return self.kind in PROMPTS
 
     def prompt_shapes(self, hidden: int) -> tuple[tuple[int, ...], ...]:
         """The tensors of virtual tokens and of their encoder; none where there are no such tokens.
@@ -227,6 +229,14 @@ class Adapter:
     def is_cut(self) -> bool:
         """Whether FSDP cuts the base."""
         return not self.packed or self.quant_storage != "uint8"
+
+    def on_base_of(self, other: Adapter) -> Adapter:
+        """The same adapter on the base of another: in its bits, stored and prepared as that is.
+
+        Raises:
+            BadValue: this kind of adapter is not known on such a base.
+        """
+        return replace(self, base=other.base, quant_storage=other.quant_storage, rest=other.rest)
 
     def check(self, model: Model) -> None:
         """Refuse a target that the model's layers do not have.
@@ -292,9 +302,7 @@ class Adapter:
             return cls(**_virtual_tokens(where, given, model))
         if "r" not in given:
             raise UsageError(f"{where}: lacks a field 'r', the rank of the adapters")
-        rank = given["r"]
-        if type(rank) is not int or not 1 <= rank <= 2**40:
-            raise BadValue(f"{where}: r must be a whole number, at least 1, got {rank!r}")
+        rank = _whole(where, given, "r")
         for name in _UNKNOWN:
             if given.get(name):
                 raise BadValue(
@@ -316,9 +324,14 @@ class Adapter:
 
 
 def _require(where: str, given: Mapping[str, Any], wanted: Mapping[str, tuple[Any, ...]]) -> None:
-    """Refuse a field of a configuration that is none of what is known, of which the first is told.
+    """Refuse fields of a configuration whose value the account does not know.
 
-    A field that is left out, or empty, is what peft takes it for, which is known.
+    Args:
+        wanted: by field, the values that are known, beside none and an empty one; the message
+            names the first, or says that the field must be left out.
+
+    Raises:
+        BadValue: a field has another value.
     """
     for name, values in wanted.items():
         value = given.get(name)
@@ -329,13 +342,21 @@ def _require(where: str, given: Mapping[str, Any], wanted: Mapping[str, tuple[An
             )
 
 
+def _whole(where: str, given: Mapping[str, Any], name: str) -> int:
+    """A size that a configuration says.
+
+    Raises:
+        BadValue: it is not there, or no whole number from 1 to 2⁴⁰.
+    """
+    value = given.get(name)
+    if type(value) is not int or not 1 <= value <= 2**40:
+        raise BadValue(f"{where}: {name} must be a whole number, at least 1, got {value!r}")
+    return value
+
+
 def _virtual_tokens(where: str, given: Mapping[str, Any], model: Model) -> dict[str, Any]:
     """The fields of an adapter that is virtual tokens."""
-    tokens = given.get("num_virtual_tokens")
-    if type(tokens) is not int or not 1 <= tokens <= 2**40:
-        raise BadValue(
-            f"{where}: num_virtual_tokens must be a whole number, at least 1, got {tokens!r}"
-        )
+    tokens = _whole(where, given, "num_virtual_tokens")
     known: dict[str, tuple[Any, ...]] = {
         "task_type": ("CAUSAL_LM",),
         "num_transformer_submodules": (1,),
@@ -348,11 +369,8 @@ def _virtual_tokens(where: str, given: Mapping[str, Any], model: Model) -> dict[
         _require(where, given, known)
         return {"kind": kind, "tokens": tokens}
     _require(where, given, known | {"encoder_reparameterization_type": ("MLP",)})
-    hidden = given.get("encoder_hidden_size")
-    if hidden is not None and (type(hidden) is not int or not 1 <= hidden <= 2**40):
-        raise BadValue(
-            f"{where}: encoder_hidden_size must be a whole number, at least 1, got {hidden!r}"
-        )
+    name = "encoder_hidden_size"
+    hidden = None if given.get(name) is None else _whole(where, given, name)
     return {"kind": kind, "tokens": tokens, "hidden": hidden}
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 from functools import lru_cache
+from typing import Any
 
 from labkit.errors import BadValue
 from labkit.memory.jobs.adapter import TARGETS, Adapter
@@ -12,11 +13,9 @@ from labkit.memory.jobs.recipe import Recipe
 from labkit.memory.jobs.trained import tape_name
 from labkit.memory.tape.shadow_blocks import ADAPTED
 from labkit.models import Model, TensorShape
-from labkit.models.tensors import by_unit
+from labkit.models.tensors import COPIES, by_unit
 
 _MATRIX = re.compile(r"(?P<path>.*)\.lora_(?P<half>[AB]|magnitude_vector)\.(?P<set>[^.]+)\.weight")
-
-
 _FACTORS = re.compile(r"(?P<path>.*)\.ia3_l\.(?P<set>[^.]+)")
 
 
@@ -24,8 +23,8 @@ _FACTORS = re.compile(r"(?P<path>.*)\.ia3_l\.(?P<set>[^.]+)")
 def resolved(model: Model, recipe: Recipe) -> tuple[Model, Recipe]:
     """The base and the recipe of a module with adapters: as if the recipe had said them.
 
-    Of a recipe's own adapter only ``base`` and ``quant_storage`` count then; any other field must
-    be the module's, or the default.
+    Of a recipe's own adapter only its base counts then (``base``, ``quant_storage``, ``rest``); any
+    other field must be the module's, or the default.
 
     Raises:
         UsageError: the module has something beside its base that the account does not know.
@@ -36,12 +35,11 @@ def resolved(model: Model, recipe: Recipe) -> tuple[Model, Recipe]:
     model.require_shapes()
     found = _adapter_in(model, beside)
     given = recipe.adapter or Adapter()
-    if replace(given, base="stored", quant_storage="uint8") not in {Adapter(), found}:
+    if given.on_base_of(Adapter()) not in {Adapter(), found}:
         raise BadValue(
             f"adapter must be None, or as the module {model.name} has it, {found}; got {given}"
         )
-    own = replace(found, base=given.base, quant_storage=given.quant_storage)
-    return replace(model, layout=()), replace(recipe, adapter=own)
+    return replace(model, layout=()), replace(recipe, adapter=found.on_base_of(given))
 
 
 def refuse_frozen(model: Model | int, recipe: Recipe, what: str) -> None:
@@ -74,17 +72,12 @@ def _adapter_in(model: Model, beside: list[TensorShape]) -> Adapter:
         return _virtual_tokens(model, beside)
     if any(".ia3_l." in tensor.name for tensor in beside):
         return _factors(model, beside)
-    saved = [t.role for t in beside if ".modules_to_save." in t.name]
-    if unknown := [role for role in saved if role not in {"embedding", "head"}]:
-        raise BadValue(
-            f"{model.name}: modules_to_save must be the embedding or the head, got a copy of a part"
-            f" that is {unknown[0]}"
-        )
+    saved = _copies(model, beside)
     ranks: set[int] = set()
     dropouts: set[bool] = set()
     targets: dict[str, set[str]] = {}
     for tensor in beside:
-        if ".modules_to_save." in tensor.name:
+        if COPIES in tensor.name:
             continue
         said = _MATRIX.fullmatch(tensor.name)
         name = said and tape_name(f"{said['path']}.weight", model)
@@ -115,9 +108,24 @@ def _adapter_in(model: Model, beside: list[TensorShape]) -> Adapter:
         targets=tuple(target for target in TARGETS if target in names),  # type: ignore[misc]
         dropout=dropouts.pop(),
         layers=None if len(layers) == model.num_layers else layers,
-        saved=tuple(end for end in ("embedding", "head") if end in saved),
+        saved=saved,
         kind="dora" if dora else "lora",
     )
+
+
+def _copies(model: Model, beside: list[TensorShape]) -> tuple[Any, ...]:
+    """The ends of which a module has trained copies.
+
+    Raises:
+        BadValue: it has a copy of another part.
+    """
+    saved = [tensor.role for tensor in beside if COPIES in tensor.name]
+    if unknown := [role for role in saved if role not in {"embedding", "head"}]:
+        raise BadValue(
+            f"{model.name}: modules_to_save must be the embedding or the head, got a copy of a part"
+            f" that is {unknown[0]}"
+        )
+    return tuple(end for end in ("embedding", "head") if end in saved)
 
 
 def _virtual_tokens(model: Model, beside: list[TensorShape]) -> Adapter:
@@ -143,32 +151,28 @@ def _virtual_tokens(model: Model, beside: list[TensorShape]) -> Adapter:
 def _factors(model: Model, beside: list[TensorShape]) -> Adapter:
     """The IA3 that a module has."""
     targets: dict[str, set[str]] = {}
-    saved = [t.role for t in beside if ".modules_to_save." in t.name]
     for tensor in beside:
-        if ".modules_to_save." in tensor.name:
+        if COPIES in tensor.name:
             continue
         said = _FACTORS.fullmatch(tensor.name)
-        target = said and ADAPTED.get(str(tape_name(f"{said['path']}.weight", model)))
-        inner = tensor.shape[0] == 1
-        if not target or inner != (target == "down") or not tensor.trained:
+        name = said and tape_name(f"{said['path']}.weight", model)
+        target = ADAPTED.get(str(name))
+        of_input = tensor.shape[0] == 1
+        if said is None or not target or of_input != (target == "down") or not tensor.trained:
             raise BadValue(
                 f"{model.name}: IA3's factors must be trained, and of a projection's output, or of"
                 f" down's input (feedforward_modules); got {tensor.name}, {tensor.shape}"
             )
-        targets.setdefault(tensor.unit, set()).add(f"{target} {said and said['set']}")
+        targets.setdefault(tensor.unit, set()).add(f"{target} {said['set']}")
     every = {frozenset(chosen) for chosen in targets.values()}
     names = {text.partition(" ")[0] for chosen in every for text in chosen}
     if len(every) != 1 or len(names) != len(next(iter(every))) or len(targets) != model.num_layers:
         raise BadValue(
             f"{model.name}: every layer must have one set of IA3's factors, of the same projections"
         )
-    if unknown := [role for role in saved if role not in {"embedding", "head"}]:
-        raise BadValue(
-            f"{model.name}: modules_to_save must be the embedding or the head, got a copy of a part"
-            f" that is {unknown[0]}"
-        )
+    saved = _copies(model, beside)
     return Adapter(
         kind="ia3",
         targets=tuple(target for target in TARGETS if target in names),  # type: ignore[misc]
-        saved=tuple(end for end in ("embedding", "head") if end in saved),
+        saved=saved,
     )

@@ -144,18 +144,14 @@ def rows_of(
     A router's correction is not among them: no gradient reaches it, and it is kept with the
     buffers (:func:`labkit.memory.tape.moments.held`).
     """
-    counts: Counter[tuple[Any, ...]] = Counter()
+    counts: Counter[Rows] = Counter()
     for unit in cut.units(model, device):
         for tensor in unit.tensors:
             if model.router_bias and tensor.name.endswith("router.bias"):
                 continue
-            for row in _rows_like(model, cut, unit, tensor, adapter, trained):
-                counts[row] += 1
-    for row in _prompt_rows(adapter, model):
-        counts[row] += 1
-    return tuple(
-        Rows(rows, rest, number, *others) for (rows, rest, *others), number in counts.items()
-    )
+            counts.update(_rows_like(model, cut, unit, tensor, adapter, trained))
+    counts.update(_prompt_rows(adapter, model))
+    return tuple(rows._replace(number=number) for rows, number in counts.items())
 
 
 def _rows_like(
@@ -165,45 +161,63 @@ def _rows_like(
     tensor: TensorShape,
     adapter: Adapter | None,
     trained: Trained | None,
-) -> Iterator[tuple[Any, ...]]:
-    """The fields of :class:`Rows`, but for the number, of a unit's tensor and what is beside it."""
+) -> Iterator[Rows]:
+    """A unit's tensor, and what is beside it, once each."""
     first = tensor.shape[0] if tensor.shape else 1
-    gathered = unit.name if cut.wrap == "parts" or "block" in unit.name else "root"
-    alike = (first, tensor.numel // first, tensor.role == "expert", gathered)
-    matrix = tensor.is_hidden_matrix
-    looked_up = tensor.role == "embedding"
+    frozen = Rows(
+        rows=first,
+        rest=tensor.numel // first,
+        number=1,
+        expert=tensor.role == "expert",
+        unit=unit.name if cut.wrap == "parts" or "block" in unit.name else "root",
+        times=unit.count,
+        shape=tensor.shape,
+        matrix=tensor.is_hidden_matrix,
+        trained=False,
+        embedding=tensor.role == "embedding",
+    )
     if trained is None or model.layout:
-        yield (*alike, unit.count, tensor.shape, matrix, tensor.trained, False, False, looked_up)
+        yield frozen._replace(trained=tensor.trained)
         return
     if "block" not in unit.name:
         learns = is_end_trained(tensor.name, trained)
         copied = learns and adapter is not None
-        own = (*alike, unit.count, tensor.shape, matrix)
-        yield (*own, learns and not copied, False, False, looked_up)
+        yield frozen._replace(trained=learns and not copied)
         if copied:
-            yield (*own, True, False, True, looked_up)
+            yield frozen._replace(trained=True, copied=True)
         return
     kinds = entries(model, trained, experts=unit.name == "expert block")
     if len(kinds) == 1:
         kinds = dict.fromkeys(kinds, unit.count)
     for kind, (names, times) in enumerate(kinds.items()):
-        learns = trained_in_layer(tensor, names, model)
-        packed = adapter is not None and adapter.packed and len(tensor.shape) == 2
-        yield (*alike, times, tensor.shape, matrix, learns, packed, False, False, kind)
+        here = frozen._replace(times=times, embedding=False, kind=kind)
+        yield here._replace(
+            trained=trained_in_layer(tensor, names, model),
+            packed=adapter is not None and adapter.packed and len(tensor.shape) == 2,
+        )
         if adapter is not None and "adapters" in names and len(tensor.shape) == 2:
-            for shape in _adapters(adapter, tensor):
-                own = (shape[0], shape[1], False, gathered, times, shape, True)
-                yield (*own, True, False, False, False, kind)
+            for rows, rest in _adapters(adapter, tensor):
+                own = here._replace(rows=rows, rest=rest, shape=(rows, rest))
+                yield own._replace(expert=False, matrix=True, trained=True)
 
 
-def _prompt_rows(adapter: Adapter | None, model: Model) -> Iterator[tuple[Any, ...]]:
-    """The same of virtual tokens, whose table is an embedding."""
+def _prompt_rows(adapter: Adapter | None, model: Model) -> Iterator[Rows]:
+    """The tensors of virtual tokens, whose table, the first of them, is an embedding."""
     shapes = () if adapter is None else adapter.prompt_shapes(model.hidden)
-    for number, shape in enumerate(shapes):
+    for place, shape in enumerate(shapes):
         first, *rest = shape
-        hidden = number > 0 and len(shape) == 2
-        own = (first, prod(rest), False, "root", 1, shape, hidden)
-        yield (*own, True, False, False, number == 0)
+        yield Rows(
+            rows=first,
+            rest=prod(rest),
+            number=1,
+            expert=False,
+            unit="root",
+            times=1,
+            shape=shape,
+            matrix=place > 0 and len(shape) == 2,
+            trained=True,
+            embedding=place == 0,
+        )
 
 
 def _adapters(adapter: Adapter, tensor: TensorShape) -> Iterator[tuple[int, int]]:

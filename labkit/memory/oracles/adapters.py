@@ -11,8 +11,8 @@ Importing this module does not load torch; its functions do.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from functools import partial
 from typing import Any
 
@@ -29,9 +29,9 @@ from labkit.memory.tape.mode import Mode
 from labkit.memory.tape.step import Stretch
 from labkit.memory.tape.trained import ALL, Trained, is_trained
 from labkit.models import Model
+from labkit.models.tensors import TUNERS
 
 EVERYTHING = Trained(frozenset({"embedding", "position", "norm", "head"}), (ALL,))
-_TUNERS = (".lora_", ".ia3_", "prompt_encoder.")
 _ENDS = {"embedding": "token", "head": "output"}
 _MODULES = {"q": "query", "k": "key", "v": "value", "o": "out"}
 
@@ -142,7 +142,7 @@ def track(
         if adapter is not None and adapter.kind == "dora":
             contexts.enter_context(tuners.without_cycles())
         contexts.enter_context(FakeTensorMode())
-        _allocate(network, width, stored=stored, whole=parallel is not None)
+        _allocate(network, width, stored=stored, shards=parallel is not None)
         if parallel:
             worker.shard(network, parallel, mesh, policy=policy)
         optimizer = networks.adamw(network, step)
@@ -150,10 +150,30 @@ def track(
         given = (micro_batch, seq - virtual)
         batch = [torch.zeros(given, dtype=torch.int64) for _ in range(2)]
         stretch = _stretch_of(model, mode, trained, group=group, period=period)
-        observe = partial(tuners.told, decoder, stretch) if reentrant or virtual else None
+        observe = partial(_observed, decoder, stretch) if reentrant or virtual else None
         return tracker.step_of(
             network, optimizer, batch, mode=mode, stretch=stretch, observe=observe
         )
+
+
+@contextmanager
+def _observed(
+    decoder: Any, stretch: Callable[[int], Stretch], network: Any, watch: Any, _: list[Any]
+) -> Iterator[None]:
+    """Tell the watch what no hook of a module does: numbers of tokens, and blocks at work.
+
+    Args:
+        decoder: whose blocks they are.
+        stretch: the part of the stack that a block is counted to, by its number.
+        network: what is tracked: the decoder, or peft's model around it.
+    """
+    from labkit.memory.oracles import checkpoints, tuners
+
+    if isinstance(network, tuners.Prompted):
+        network.number(watch)
+    if isinstance(decoder, checkpoints.Reentrant):
+        checkpoints.tell(decoder, stretch, watch)
+    yield
 
 
 def _decoder(
@@ -162,7 +182,7 @@ def _decoder(
     """The network without its adapters, in the base's formats, on no device."""
     import torch
 
-    from labkit.memory.oracles import four_bits, networks, tuners
+    from labkit.memory.oracles import checkpoints, four_bits, networks
 
     with torch.device("meta"):
         decoder = networks.build(model, mode, **sizes)
@@ -171,7 +191,7 @@ def _decoder(
         if adapter is not None and adapter.packed:
             four_bits.pack(decoder.blocks, adapter.base_bytes)
     if reentrant:
-        decoder.__class__ = tuners.Reentrant
+        decoder.__class__ = checkpoints.Reentrant
     return decoder
 
 
@@ -260,13 +280,13 @@ def _by_peft(network: Any, adapter: Adapter) -> Any:
     return get_peft_model(network, config).base_model.model
 
 
-def _allocate(network: Any, width: int, *, stored: str | None = None, whole: bool = False) -> None:
+def _allocate(network: Any, width: int, *, stored: str | None = None, shards: bool = False) -> None:
     """Give every parameter and buffer a tensor in the mode at work, shared ones one tensor.
 
     Args:
         width: bytes of an adapter's element, 4 or 2.
         stored: the format of all other parameters; None for that in which they are.
-        whole: frozen parameters are parameters, which FSDP2 shards.
+        shards: frozen tensors are parameters too, which alone FSDP2 shards.
     """
     import torch
 
@@ -284,12 +304,12 @@ def _allocate(network: Any, width: int, *, stored: str | None = None, whole: boo
             known.append(old)
             if id(old) not in made:
                 own = base if base is not None and name in module._parameters else old.dtype
-                tuned = any(part in f"{path}." for part in _TUNERS)
+                tuned = any(part in f"{path}." for part in TUNERS)
                 new = torch.empty(old.shape, dtype=dtype if tuned else own)
-                shards = whole and name in module._parameters
+                sharded = shards and name in module._parameters
                 made[id(old)] = (
                     torch.nn.Parameter(new, requires_grad=old.requires_grad)
-                    if shards or old.requires_grad
+                    if sharded or old.requires_grad
                     else new
                 )
             if isinstance(made[id(old)], torch.nn.Parameter):

@@ -29,6 +29,8 @@ from labkit.memory.plans.plan import Plan
 from labkit.memory.traced.network import Network
 from labkit.models import Model
 
+Step = tuple[str, str, Plan]
+"""A part of :data:`PARTS`, a family of it, and the plan of its step."""
 FILE = "data/measured/tracked_families.json"
 PARTS = {
     "closed forms": "Closed forms beside torch's MemTracker",
@@ -98,11 +100,8 @@ CONFIGS: dict[str, dict[str, Any]] = {
 }
 
 
-Step = tuple[str, str, Plan]
-
-
 def closed_steps() -> Iterator[Step]:
-    """Those of models with closed forms, as :func:`steps` has them."""
+    """The steps of models with closed forms."""
     pure = Recipe(name="bf16 Adam", master=None, states="bf16")
     for family, (name, layers) in CLOSED.items():
         model = Model.preset(name).resized(num_layers=layers)

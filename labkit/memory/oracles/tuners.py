@@ -1,43 +1,23 @@
-"""The networks that torch's tracker runs with peft's virtual tokens, or reentrant checkpoints.
+"""The networks that torch's tracker runs with peft's virtual tokens, and DoRA without cycles.
 
-They are :class:`~labkit.memory.oracles.networks.Decoder` with another way in, or another way
-through its blocks. peft's own model stands around the first: it embeds, joins and makes the labels.
+peft's own model stands around a :class:`~labkit.memory.oracles.networks.Decoder`: it embeds, joins
+and makes the labels.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils.checkpoint import checkpoint
 
 from labkit.memory.jobs.adapter import Adapter
 from labkit.memory.oracles import kernels
 from labkit.memory.oracles.networks import Decoder
-from labkit.memory.tape.step import Moment, Phase, Stretch
 from labkit.models import Model
-
-
-class Reentrant(Decoder):
-    """A decoder whose recomputed blocks are reentrant checkpoints."""
-
-    def through_blocks(self, x: Tensor, *inputs: Tensor) -> Tensor:
-        size = self.group if self.mode.recompute == "full" else 1
-        every = self.period if self.mode.recompute == "every" else 1
-        again: Any = partial(checkpoint, self.unit, use_reentrant=True)
-        for first in range(0, len(self.blocks), size):
-            run = again if (first + 1) % every == 0 else self.unit
-            x = run(first, size, x, *self.tables, *inputs)
-            self.after(min(first + size, len(self.blocks)) - 1, x)
-        return x
-
-    def after(self, number: int, x: Tensor) -> None:
-        """A block is through; :func:`told` listens here, since hooks inside see no gradients."""
 
 
 class _Quiet:
@@ -156,29 +136,3 @@ class Prompted(nn.Module):
         tokens = self.peft.prompt_tokens
         tokens["default"] = torch.arange(len(tokens["default"]))
         watch.track_external(tokens["default"])
-
-
-@contextmanager
-def told(
-    decoder: Any, stretch: Callable[[int], Stretch], network: Any, watch: Any, _: Any
-) -> Iterator[None]:
-    """Tell the watch which blocks are at work in the backward pass, and of tensors beside modules.
-
-    Args:
-        decoder: whose blocks they are.
-        stretch: the part of the stack that a block is counted to, by its number.
-        network: what is tracked: the decoder, or peft's model around it.
-    """
-    if isinstance(network, Prompted):
-        network.number(watch)
-    if not isinstance(decoder, Reentrant):
-        yield
-        return
-
-    def after(number: int, x: Tensor) -> None:
-        if watch.moment.phase is Phase.FORWARD and x.requires_grad:
-            moment = Moment.of_layers(Phase.BACKWARD, stretch(number))
-            x.register_hook(lambda _: setattr(watch, "moment", moment))
-
-    decoder.after = after  # type: ignore[method-assign]
-    yield

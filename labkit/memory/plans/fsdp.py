@@ -61,6 +61,12 @@ class Size:
     received: Any = 0
     kept: Any = 0
 
+    def plus(self, other: Size, times: int) -> Size:
+        """Both sizes, the other so many times."""
+        names = self.__dataclass_fields__
+        sums = {name: getattr(self, name) + times * getattr(other, name) for name in names}
+        return Size(**sums)
+
 
 class Passing:
     """A rank's units, and what its communication holds for a while.
@@ -133,7 +139,7 @@ class Passing:
     def made(self) -> Any:
         """Bytes of all gradients of the rank as the backward pass makes them."""
         return sum(
-            self.held.count(tensor) * tensor.rows * tensor.rest * self._made(tensor)
+            self.held.count(tensor) * tensor.rows * tensor.rest * self._made_width(tensor)
             for tensor in self.held.tensors
         )
 
@@ -155,39 +161,45 @@ class Passing:
     @cached_property
     def _sizes(self) -> dict[str, Size]:
         """The size of each unit by name; layers of which not the same is trained are told apart."""
-        fields = ("whole", "gathered", "made", "sent", "received", "kept")
-        sizes: dict[str, dict[str, Any]] = {}
+        sizes: dict[str, Size] = {}
         for tensor in self.held.tensors:
             name = f"{tensor.unit} {tensor.kind}" if tensor.kind else tensor.unit
-            each = sizes.setdefault(name, dict.fromkeys(fields, 0))
-            for field, value in self._tensor(tensor).items():
-                each[field] = each[field] + tensor.number * value
-        return {name: Size(**each) for name, each in sizes.items()}
+            sizes[name] = sizes.get(name, Size()).plus(self._size_of(tensor), tensor.number)
+        return sizes
 
-    def _tensor(self, tensor: Rows) -> dict[str, Any]:
-        """The fields of :class:`Size` of one tensor."""
+    def _size_of(self, tensor: Rows) -> Size:
+        """The part that one tensor has in its unit."""
         recipe = self.job.recipe
         parts = self.held.parts(tensor, self.degree)
         rows = tensor.rows / parts if self.held.ideal else -(-tensor.rows // parts)
         share = rows * tensor.rest
         whole = tensor.rows * tensor.rest
-        made = self._made(tensor)
-        wire = DTYPE_BYTES[recipe.reduce] if recipe.reduce else made
-        kept = recipe.parameter_bytes if tensor.copied else recipe.gradient_bytes
-        adapter = recipe.adapter
-        gathered = DTYPE_BYTES[self.held.gathered_format(tensor)] * share * parts
-        if tensor.packed and adapter is not None:
-            gathered = self.held.packed_share(tensor, parts) * parts if adapter.is_cut else 0
-        if self.held.stays(tensor):
-            gathered = 0
-        sizes = {"whole": whole, "gathered": gathered, "made": made * whole}
-        return sizes | {
-            "sent": wire * share * parts,
-            "received": wire * share,
-            "kept": kept * share,
-        }
+        made_width = self._made_width(tensor)
+        wire_width = DTYPE_BYTES[recipe.reduce] if recipe.reduce else made_width
+        kept_width = recipe.parameter_bytes if tensor.copied else recipe.gradient_bytes
+        return Size(
+            whole=whole,
+            gathered=self._gathered_bytes(tensor, share, parts),
+            made=made_width * whole,
+            sent=wire_width * share * parts,
+            received=wire_width * share,
+            kept=kept_width * share,
+        )
 
-    def _made(self, tensor: Rows) -> float:
+    def _gathered_bytes(self, tensor: Rows, share: Any, parts: Any) -> Any:
+        """Bytes of a tensor as it is gathered: none where it is whole on every rank.
+
+        Args:
+            share: elements of each of the ``parts`` ranks.
+        """
+        adapter = self.job.recipe.adapter
+        if self.held.stays(tensor):
+            return 0
+        if tensor.packed and adapter is not None:
+            return self.held.packed_share(tensor, parts) * parts if adapter.is_cut else 0
+        return DTYPE_BYTES[self.held.gathered_format(tensor)] * share * parts
+
+    def _made_width(self, tensor: Rows) -> float:
         """Bytes of an element of a tensor's gradient as the backward pass makes it."""
         recipe = self.job.recipe
         if tensor.copied and not self.job.casts:

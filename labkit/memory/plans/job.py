@@ -120,7 +120,7 @@ class Job:
         self._check_older()
         if self.recipe.adapter is not None:
             self.recipe.adapter.check(self.model)
-            self._check_beside(self.recipe.adapter)
+            self._check_tuner(self.recipe.adapter)
         if self.recipe.adapter is not None or self.recipe.trained:
             self._check_frozen()
         if self.batch.target_seq is not None:
@@ -227,20 +227,15 @@ class Job:
                 " pass"
             )
 
-    def _check_beside(self, adapter: Adapter) -> None:
+    def _check_tuner(self, adapter: Adapter) -> None:
         """Refuse what is not known of adapters that are not LoRA's."""
         if adapter.kind == "lora":
             return
-        parallel = self.parallel
-        degrees = {name: getattr(parallel, name) for name in ("tp", "pp", "cp", "ep")}
-        degrees["zero"] = parallel.zero if parallel.zero == 3 else 1
-        for name, degree in degrees.items():
-            if degree > 1:
-                most = "<= 2" if name == "zero" else "1"
-                raise BadValue(
-                    f"{name} must be {most} where the adapter is {adapter.kind}, got {degree}: it"
-                    " is known of one rank's layers alone"
-                )
+        if self.parallel.zero == 3:
+            raise BadValue(
+                f"zero must be <= 2 where the adapter is {adapter.kind}, got 3: it is known of one"
+                " rank's layers alone"
+            )
         seen = self.batch.seq + adapter.tokens
         if self.model.positions and seen > self.model.positions:
             raise BadValue(
@@ -338,12 +333,6 @@ class Job:
     def in_flight(self) -> float:
         """Microbatches whose activations the device holds at most."""
         return max(1.0, float(self.parallel.in_flight(self.device, self.microbatches)))
-
-    @cached_property
-    def whole_width(self) -> float:
-        """Bytes of an element of a gathered layer: cast first, unless autocast does it."""
-        recipe = self.recipe
-        return recipe.parameter_bytes if recipe.autocast else recipe.compute_bytes
 
     @cached_property
     def casts(self) -> bool:

@@ -223,7 +223,7 @@ def spread_of(parallel: Parallel, recipe: Recipe) -> Spread | None:
 
 
 def _check_spread(parallel: Parallel, recipe: Recipe) -> None:
-    """Refuse what neither FSDP2 nor a reduction unit by unit does."""
+    """Refuse formats and buckets that FSDP2 does not have, at stage 3."""
     if parallel.zero < 3:
         return
     cast = None if recipe.autocast else recipe.compute_format

@@ -8,23 +8,15 @@ transformers 4.28 to 4.48, ``models/llama/modeling_llama.py``, read and run.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import get_args
 
 from labkit.memory.tape.mode import BOOL, FP32
-from labkit.memory.tape.operators import _kept_for_others
+from labkit.memory.tape.operators import kept_for_others
 from labkit.memory.tape.special_operators import SpecialOperators
 from labkit.memory.tape.tape import Counts, Size, Tensor, call, unit
-from labkit.models.sizes import Operator
+from labkit.models.sizes import OlderOperator
 
-OLDER: tuple[Operator, ...] = (
-    "shifted-loss",
-    "narrow-loss",
-    "loss-beside",
-    "own-tables",
-    "mask-a-sample",
-    "norm-of-input",
-    "norm-wide",
-    "clamp",
-)
+OLDER: tuple[OlderOperator, ...] = get_args(OlderOperator)
 """What only older code runs (:data:`labkit.models.sizes.OPERATORS` says what each is)."""
 
 
@@ -79,7 +71,7 @@ class OlderOperators(SpecialOperators):
                     gradients[place] = new(elements, width, *gradients)
             return gradients
 
-        saves, names = _kept_for_others(operands, names)
+        saves, names = kept_for_others(operands, names)
         return self.kernel(operands, whole, saves=saves, names=names, backward=backward)[0]
 
     def clamp(self, x: Tensor) -> Tensor:

@@ -38,7 +38,7 @@ def _passed_on(grads: list[Tensor], _: list[Tensor]) -> list[Tensor | None]:
     return [grads[0]]
 
 
-def _kept_for_others(
+def kept_for_others(
     operands: Sequence[Tensor], names: Sequence[str]
 ) -> tuple[list[Tensor], list[str]]:
     """What a product keeps of its two operands: each for the other's gradient, where one is wanted.
@@ -206,7 +206,7 @@ class Operators:
     def multiply(self, x: Tensor, y: Tensor, names: Sequence[str] = ("activation", "up")) -> Tensor:
         """A product of two tensors; each is kept for the other's gradient."""
         out = (x.elements, max(x.width, y.width))
-        saves, names = _kept_for_others([x, y], names)
+        saves, names = kept_for_others([x, y], names)
         return self.kernel([x, y], out, saves=saves, names=names)[0]
 
     def swiglu(self, gate: Tensor, up: Tensor) -> Tensor:
@@ -279,7 +279,7 @@ class Operators:
             return [shift and tape.new(shift.elements, width), *gradients]
 
         tape.need(*gathered)
-        saves, names = _kept_for_others([x, weight], [name, "cached weights"])
+        saves, names = kept_for_others([x, weight], [name, "cached weights"])
         if packed:
             tape.local(x)
         wide = [tape.new(weight.elements, width, x)] if packed else []
@@ -405,7 +405,7 @@ class Operators:
         first.
         """
         backward = self.each(inputs, order=[1, 0])
-        saves, names = _kept_for_others(inputs, names)
+        saves, names = kept_for_others(inputs, names)
         return self.kernel(inputs, out, saves=saves, names=names, backward=backward)[0]
 
     def future(self) -> Tensor:
@@ -504,5 +504,5 @@ class Operators:
             return [first, self.tape.new(*of_factor, second)]
 
         operands = [factor, x] if left else [x, factor]
-        saves, names = _kept_for_others(operands, names)
+        saves, names = kept_for_others(operands, names)
         return self.kernel(operands, wide, saves=saves, names=names, backward=backward)[0]

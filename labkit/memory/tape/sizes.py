@@ -46,7 +46,7 @@ class Numbers:
     backward pass (:data:`labkit.memory.tape.tape.UPDATES`), by temporaries of ``state_bytes`` an
     element. ``reentrant``: layers are recomputed inside a backward pass of their own. ``tuner``:
     what is trained beside the base, where that is not LoRA
-    (:data:`labkit.memory.tape.tuners.TUNERS`); ``prompt_tokens`` of the ``seq`` tokens are virtual,
+    (:data:`labkit.memory.tape.tuners.Tuner`); ``prompt_tokens`` of the ``seq`` tokens are virtual,
     and their encoder is ``prompt_hidden`` wide.
     """
 

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Literal
 
 from labkit.memory.tape.mode import BF16, INT64
-from labkit.memory.tape.operators import Linear, _kept_for_others
+from labkit.memory.tape.operators import Linear, kept_for_others
 from labkit.memory.tape.special_operators import SpecialOperators
 from labkit.memory.tape.tape import Counts, Tensor, call, unit
 
@@ -20,7 +21,7 @@ PROMPT = "prompt"
 P_TUNING = "p-tuning"
 PROMPTS = (PROMPT, P_TUNING)
 """Kinds that put virtual tokens in front of a sequence."""
-TUNERS = (DORA, IA3, *PROMPTS)
+Tuner = Literal["dora", "ia3", "prompt", "p-tuning"]
 """What is trained beside the base, where that is not LoRA."""
 SQUARES = {"h": "h²", "q": "q²", "f": "f²"}
 """An identity matrix as wide as a projection's input."""
@@ -81,7 +82,7 @@ class TunerOperators(SpecialOperators):
                     whole[place] = self.tape.new(elements, narrow, *whole)
             return whole
 
-        saves, names = _kept_for_others(operands, ["scaled", "factors"])
+        saves, names = kept_for_others(operands, ["scaled", "factors"])
         if left:
             names = ["factors" if kept is factors else "scaled" for kept in saves]
         return self.kernel(operands, (spread, width), saves=saves, names=names, backward=backward)[
