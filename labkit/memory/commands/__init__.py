@@ -9,7 +9,7 @@ from itertools import product
 from typing import TYPE_CHECKING, Annotated, Any
 
 from labkit import files, memory
-from labkit.errors import BadValue
+from labkit.errors import BadValue, UsageError
 from labkit.kit.command import Commands, argument, option
 from labkit.kit.report import Figure, Report, Sheet, records
 from labkit.memory import certainty
@@ -275,7 +275,7 @@ def sweep(
         chosen.setdefault("world_size", [job.world_size])
         job = replace(job, world_size=None)
     plan = room.allow(job.plan(room.card))
-    table = memory.sweep(plan, **(room.given | chosen))
+    table = _swept(job, room, plan, chosen)
     names = [*chosen, *(["dp"] if "world_size" in chosen and "dp" not in chosen else [])]
     verdict = table["fits"].map({True: "yes", False: "no"})
     verdict = table["problem"].where(table["problem"].ne(""), verdict)
@@ -299,6 +299,39 @@ def sweep(
         },
         figures=lambda: _figures_of_sweep(table, list(chosen), room.usable_bytes(plan)),
     )
+
+
+_GUIDES = ("world_size", "dp", "tp", "pp", "zero")
+"""Options that a framework's defaults follow."""
+
+
+def _swept(job: Job, room: Room, plan: Plan, axes: dict[str, list[Any]]) -> pd.DataFrame:
+    """Sweep; under a framework each row has the defaults of its own degrees and stage, as a plan of
+    them has.
+    """
+    import pandas as pd
+
+    table = memory.sweep(plan, **(room.given | axes))
+    guides = [name for name in _GUIDES if name in axes]
+    if job.framework is None or not guides:
+        return table
+    parts = []
+    for point in product(*(dict.fromkeys(axes[name]) for name in guides)):
+        said = dict(zip(guides, point, strict=True))
+        rows = table[(table[guides] == list(point)).all(axis=1)]
+        only = {name: [value] * axes[name].count(value) for name, value in said.items()}
+        try:
+            here = room.allow(replace(job, **said).plan(room.card))
+        except UsageError as error:
+            reason = rows["problem"].where(rows["problem"].ne(""), str(error))
+            lost = dict.fromkeys(rows.filter(like="_bytes"), math.nan)
+            parts.append(rows.assign(**lost, peak_moment="", problem=reason, fits=False))
+            continue
+        parts.append(memory.sweep(here, **(room.given | axes | only)).set_index(rows.index))
+    whole = pd.concat(parts).sort_index()
+    lacking = whole.filter(like="_bytes").isna().mul(whole["peak_bytes"].notna(), axis=0)
+    whole = whole.mask(lacking.reindex(columns=whole.columns, fill_value=False), 0)
+    return whole[[*table, *(name for name in whole if name not in table)]]
 
 
 @commands.add(examples=["labkit memory frontier llama-2-7b gpt3-175b --dp 64"])
