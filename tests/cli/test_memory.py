@@ -195,6 +195,13 @@ def test_a_framework_swept_is_its_plans(told: Told, framework: str) -> None:
         assert row["peak_bytes"] == told("plan", *spoken, *own)["peak_bytes"]
 
 
+def test_a_sweep_starts_where_there_is_a_plan(told: Told) -> None:
+    """What FSDP gathers cannot be said of one rank, where no option names more: an axis does."""
+    spoken = ("llama-2-7b", "--recipe", "qlora-fsdp", "--seq", 512)
+    (row,) = told("sweep", *spoken, "-a", "dp=8", "-a", "zero=3")["rows"]
+    assert row["peak_bytes"] == told("plan", *spoken, "--dp", 8, "--zero", 3)["peak_bytes"]
+
+
 def test_frontier_says_what_python_says(told: Told, tmp_path: Path) -> None:
     page = tmp_path / "page.html"
     given = ("--seq", 32, "--dp", 2, "--device", "4MB", "--headroom", 1)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from itertools import product
@@ -274,7 +275,7 @@ def sweep(
     if job.world_size is not None:
         chosen.setdefault("world_size", [job.world_size])
         job = replace(job, world_size=None)
-    plan = room.allow(job.plan(room.card))
+    plan = _base(job, room, chosen)
     table = _swept(job, room, plan, chosen)
     names = [*chosen, *(["dp"] if "world_size" in chosen and "dp" not in chosen else [])]
     verdict = table["fits"].map({True: "yes", False: "no"})
@@ -303,6 +304,32 @@ def sweep(
 
 _GUIDES = ("world_size", "dp", "tp", "pp", "zero")
 """Options that a framework's defaults follow."""
+
+
+def _base(job: Job, room: Room, axes: dict[str, list[Any]]) -> Plan:
+    """The plan that is swept: of the options alone, or of the first point where there is one.
+
+    Raises:
+        UsageError: there is no plan at any; the message is that of the options alone.
+    """
+    guides = [name for name in _GUIDES if name in axes]
+    numbers = [[value for value in axes[name] if isinstance(value, int)] for name in guides]
+    try:
+        return _possible(job, room)
+    except UsageError:
+        for point in product(*numbers):
+            with suppress(UsageError):
+                said: dict[str, Any] = dict(zip(guides, point, strict=True))
+                return _possible(replace(job, **said), room)
+        raise
+
+
+def _possible(job: Job, room: Room) -> Plan:
+    """The job's plan where it has a peak; one that is traced is not run for it."""
+    plan = room.allow(job.plan(room.card))
+    if not plan.traced:
+        _ = plan.peak_bytes  # it raises what is wrong
+    return plan
 
 
 def _swept(job: Job, room: Room, plan: Plan, axes: dict[str, list[Any]]) -> pd.DataFrame:
