@@ -225,6 +225,13 @@ def _evaluate(
             dtype = object if values.dtype == object else float
             column = whole.setdefault(name, np.zeros(shape, dtype=dtype))
             column[(*before, kind)] = values
+    missing = np.isnan(whole["peak_bytes"])
+    sizes = [f"{name.replace(' ', '_')}_bytes" for name in COMPONENTS]
+    for name in [*sizes, "peak_bytes", "peak_moment", "problem"]:
+        if name not in whole:
+            continue
+        column = whole.pop(name)  # and back at the end, in the order of every sweep
+        whole[name] = np.where(missing, np.nan, column) if name in sizes else column
     return {name: column.ravel() for name, column in whole.items()}
 
 
