@@ -144,6 +144,12 @@ def _listed(names: Iterable[str]) -> str:
 
 
 _DEGREES = {"tp": "tensor", "pp": "pipeline", "cp": "context", "ep": "expert"}
+_KINDS = {
+    "dora": {"DoRA"},
+    "ia3": {"IA3"},
+    "prompt": {"virtual tokens"},
+    "p-tuning": {"virtual tokens"},
+}
 PRECISIONS = (
     "autocast",
     "fp32 throughout",
@@ -177,6 +183,7 @@ def features(plan: Plan) -> frozenset[str]:
         found.add("no recomputation" if word == "none" else f"recomputation ({word})")
     if recipe.adapter is not None:
         found.add("adapters")
+        found |= _KINDS.get(recipe.adapter.kind, set())
     if recipe.adapter is not None and recipe.adapter.packed:
         found.add("a 4-bit base")
     if recipe.adapter is not None and recipe.adapter.rest == "fp32":

@@ -184,6 +184,25 @@ def test_sweep_takes_models_and_recipes_and_draws_lines(told: Told, tmp_path: Pa
     assert "what may be filled" in page.read_text()
 
 
+@pytest.mark.parametrize("framework", ["hf-trainer", "deepspeed", "torchtune"])
+def test_a_framework_swept_is_its_plans(told: Told, framework: str) -> None:
+    """Buckets of replicas and what stage 3 wraps are a framework's by dp and stage, row by row."""
+    spoken = ("llama-2-7b", "-f", framework, "--lora-rank", 8, "--seq", 512)
+    axes = ("-a", "dp=1,8", "-a", "zero=0,3", "-a", "micro_batch=1,2")
+    rows = told("sweep", *spoken, *axes)["rows"]
+    assert len(rows) == 8
+    for row in rows:
+        own = ("--dp", row["dp"], "--zero", row["zero"], "-b", row["micro_batch"])
+        assert row["peak_bytes"] == told("plan", *spoken, *own)["peak_bytes"]
+
+
+def test_a_sweep_starts_where_there_is_a_plan(told: Told) -> None:
+    """What FSDP gathers cannot be said of one rank, where no option names more: an axis does."""
+    spoken = ("llama-2-7b", "--recipe", "qlora-fsdp", "--seq", 512)
+    (row,) = told("sweep", *spoken, "-a", "dp=8", "-a", "zero=3")["rows"]
+    assert row["peak_bytes"] == told("plan", *spoken, "--dp", 8, "--zero", 3)["peak_bytes"]
+
+
 def test_frontier_says_what_python_says(told: Told, tmp_path: Path) -> None:
     page = tmp_path / "page.html"
     given = ("--seq", 32, "--dp", 2, "--device", "4MB", "--headroom", 1)

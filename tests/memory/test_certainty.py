@@ -8,7 +8,17 @@ import pytest
 
 from labkit import files
 from labkit.errors import UsageError
-from labkit.memory import FRAMEWORKS, Batch, Model, Parallel, Plan, Recipe, certainty, published
+from labkit.memory import (
+    FRAMEWORKS,
+    Adapter,
+    Batch,
+    Model,
+    Parallel,
+    Plan,
+    Recipe,
+    certainty,
+    published,
+)
 
 LLAMA = Model.preset("llama-3-8b")
 PEAKS = published.peaks()
@@ -88,3 +98,19 @@ def test_an_error_that_is_larger_than_the_margin_is_seen() -> None:
     assert not sure.covers(1.1 * sure.worst * plan.peak_bytes, plan.peak_bytes)
     papers = certainty.of(Plan(model=10**9))
     assert not papers.covers(0.0, 1.0)
+
+
+@pytest.mark.parametrize(
+    ("adapter", "word"),
+    [
+        (Adapter(kind="dora"), "DoRA"),
+        (Adapter(kind="ia3", targets=("k", "v", "down")), "IA3"),
+        (Adapter(kind="prompt", tokens=8), "virtual tokens"),
+    ],
+)
+def test_other_adapters_than_lora_are_said_to_be_unmeasured(adapter: Adapter, word: str) -> None:
+    recipe = Recipe.preset("lora", adapter=adapter)
+    plan = Plan(model=Model.preset("llama-2-7b"), recipe=recipe, batch=Batch(seq=512))
+    sure = certainty.of(plan)
+    assert sure.unmeasured == (word,)
+    assert "none of them like it in all" in sure.reason

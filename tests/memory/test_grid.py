@@ -20,6 +20,13 @@ from tests.memory.models import LITTLE_LLAMA as LLAMA
 
 GPT = Model(name="small", num_layers=6, hidden=64, heads=4, vocab=101, positions=64)
 PLAN = Plan(model=LLAMA, parallel=Parallel(zero=3), recipe=Recipe.bf16_mixed(), batch=Batch(seq=32))
+ADAPTED: dict[str, list[Any]] = {
+    "dp": [1, 2, 8],
+    "zero": [0, 3],
+    "recompute": ["none", "full", 2],
+    "micro_batch": [1, 4],
+}
+"""One rank alone gathers nothing, so that it starts no unit's copy as the others do."""
 
 
 def one(plan: Plan, row: Any) -> Plan:
@@ -49,6 +56,7 @@ def one(plan: Plan, row: Any) -> Plan:
         (PLAN, {"pp": [1, 2, 4], "tp": [1, 2], "sp": [False, True], "seq": [16, 64], "dp": [1, 4]}),
         (PLAN, {"recompute": ["selective", 2], "loss": ["fused", "chunked"], "layers": [3, 8]}),
         (replace(PLAN, ideal=True), {"dp": [1, 3, 5], "zero": [1, 3]}),
+        *((replace(PLAN, recipe=Recipe.preset(name)), ADAPTED) for name in ("lora", "qlora")),
     ],
 )
 def test_every_row_is_the_plans_own_estimate(plan: Plan, axes: dict[str, list[Any]]) -> None:
@@ -82,6 +90,13 @@ def test_what_cannot_be_is_a_row_with_its_reason() -> None:
         replace(PLAN, parallel=Parallel(dp=4, zero=3, partition_group=4)), dp=[4, 6]
     )
     assert grouped["peak_bytes"].isna().tolist() == [False, True]
+
+
+def test_one_rank_keeps_its_own_rules_beside_ranks_that_share() -> None:
+    """What is gathered may be said of ranks that gather: of each dp as of a plan of its own."""
+    table = memory.sweep(replace(PLAN, recipe=Recipe.preset("qlora-fsdp")), dp=[1, 2])
+    assert table["peak_bytes"].isna().tolist() == [True, False]
+    assert "compute must be None" in table.loc[0, "problem"]
 
 
 def test_not_fitting_is_a_column() -> None:

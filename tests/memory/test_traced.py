@@ -424,7 +424,11 @@ def test_code_beside_a_configuration_never_runs(tmp_path: Path) -> None:
             "reduce_bucket_size must be left out",
         ),
         ({"recipe": Recipe(parameters="fp8")}, "parameters must be one of fp32"),
-        ({"recipe": Recipe.preset("lora")}, "adapter must be None"),
+        (
+            {"recipe": Recipe.preset("lora")},
+            "adapter must be None where a network is traced, got lora:",
+        ),
+        ({"batch": Batch(seq=8, target_seq=4)}, "target_seq must be None for Bert"),
         ({"batch": Batch(seq=65)}, "seq must be <= 64"),
         ({"batch": Batch(seq=8, loss="fused")}, "loss must be eager-fp32"),
         ({"batch": Batch(seq=8, recompute="selective")}, "recompute must be none or full"),

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from itertools import product
 from typing import TYPE_CHECKING, Annotated, Any
 
 from labkit import files, memory
-from labkit.errors import BadValue
+from labkit.errors import BadValue, UsageError
 from labkit.kit.command import Commands, argument, option
 from labkit.kit.report import Figure, Report, Sheet, records
 from labkit.memory import certainty
@@ -256,8 +257,8 @@ def sweep(
     if job.world_size is not None:
         chosen.setdefault("world_size", [job.world_size])
         job = replace(job, world_size=None)
-    plan = room.allow(job.plan(room.card))
-    table = memory.sweep(plan, **(room.given | chosen))
+    plan = _base(job, room, chosen)
+    table = _swept(job, room, plan, chosen)
     names = [*chosen, *(["dp"] if "world_size" in chosen and "dp" not in chosen else [])]
     verdict = table["fits"].map({True: "yes", False: "no"})
     verdict = table["problem"].where(table["problem"].ne(""), verdict)
@@ -281,6 +282,65 @@ def sweep(
         },
         figures=lambda: _figures_of_sweep(table, list(chosen), room.usable_bytes(plan)),
     )
+
+
+_GUIDES = ("world_size", "dp", "tp", "pp", "zero")
+"""Options that a framework's defaults follow."""
+
+
+def _base(job: Job, room: Room, axes: dict[str, list[Any]]) -> Plan:
+    """The plan that is swept: of the options alone, or of the first point where there is one.
+
+    Raises:
+        UsageError: there is no plan at any; the message is that of the options alone.
+    """
+    guides = [name for name in _GUIDES if name in axes]
+    numbers = [[value for value in axes[name] if isinstance(value, int)] for name in guides]
+    try:
+        return _possible(job, room)
+    except UsageError:
+        for point in product(*numbers):
+            with suppress(UsageError):
+                said: dict[str, Any] = dict(zip(guides, point, strict=True))
+                return _possible(replace(job, **said), room)
+        raise
+
+
+def _possible(job: Job, room: Room) -> Plan:
+    """The job's plan where it has a peak; one that is traced is not run for it."""
+    plan = room.allow(job.plan(room.card))
+    if not plan.traced:
+        _ = plan.peak_bytes  # it raises what is wrong
+    return plan
+
+
+def _swept(job: Job, room: Room, plan: Plan, axes: dict[str, list[Any]]) -> pd.DataFrame:
+    """Sweep; under a framework each row has the defaults of its own degrees and stage, as a plan of
+    them has.
+    """
+    import pandas as pd
+
+    table = memory.sweep(plan, **(room.given | axes))
+    guides = [name for name in _GUIDES if name in axes]
+    if job.framework is None or not guides:
+        return table
+    parts = []
+    for point in product(*(dict.fromkeys(axes[name]) for name in guides)):
+        said = dict(zip(guides, point, strict=True))
+        rows = table[(table[guides] == list(point)).all(axis=1)]
+        only = {name: [value] * axes[name].count(value) for name, value in said.items()}
+        try:
+            here = room.allow(replace(job, **said).plan(room.card))
+        except UsageError as error:
+            reason = rows["problem"].where(rows["problem"].ne(""), str(error))
+            lost = dict.fromkeys(rows.filter(like="_bytes"), math.nan)
+            parts.append(rows.assign(**lost, peak_moment="", problem=reason, fits=False))
+            continue
+        parts.append(memory.sweep(here, **(room.given | axes | only)).set_index(rows.index))
+    whole = pd.concat(parts).sort_index()
+    lacking = whole.filter(like="_bytes").isna().mul(whole["peak_bytes"].notna(), axis=0)
+    whole = whole.mask(lacking.reindex(columns=whole.columns, fill_value=False), 0)
+    return whole[[*table, *(name for name in whole if name not in table)]]
 
 
 @commands.add(examples=["labkit memory frontier llama-2-7b gpt3-175b --dp 64"])

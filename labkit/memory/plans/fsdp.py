@@ -390,7 +390,7 @@ class Passing:
         }
         rows = {}
         for moment, (whole, arriving) in units.items():
-            if moment in by_moment and (head or moment is not Moment.LOSS_FORWARD):
+            if moment in by_moment and (np.any(head) or moment is not Moment.LOSS_FORWARD):
                 row = by_moment[moment] | {"temporaries": 0, "activations": tokens}
                 arriving = self.only_shared(arriving)
                 rows[moment] = row | {GATHERED: self.only_shared(whole), GATHER: arriving}

@@ -207,6 +207,37 @@ def _filled(plan: Plan, point: Mapping[str, Any]) -> float:
 def _evaluate(
     plan: Plan, point: dict[str, Any], numbers: dict[str, Any], components: bool
 ) -> dict[str, Any]:
+    """The columns of one point: one rank alone is a pass, and all that share are another.
+
+    Their rules differ: one rank gathers nothing, and may not say what is gathered.
+    """
+    ranks = np.asarray(numbers.get("dp", [1]))
+    alone = ranks == 1
+    if alone.all() or not alone.any():
+        columns = _pass(plan, point, numbers, components)
+        return {name: column.ravel() for name, column in columns.items()}
+    shape = tuple(map(len, numbers.values()))
+    before = (slice(None),) * list(numbers).index("dp")
+    whole: dict[str, Any] = {}
+    for kind in (alone, ~alone):
+        part = _pass(plan, point, numbers | {"dp": ranks[kind]}, components)
+        for name, values in part.items():
+            dtype = object if values.dtype == object else float
+            column = whole.setdefault(name, np.zeros(shape, dtype=dtype))
+            column[(*before, kind)] = values
+    missing = np.isnan(whole["peak_bytes"])
+    sizes = [f"{name.replace(' ', '_')}_bytes" for name in COMPONENTS]
+    for name in [*sizes, "peak_bytes", "peak_moment", "problem"]:
+        if name not in whole:
+            continue
+        column = whole.pop(name)  # and back at the end, in the order of every sweep
+        whole[name] = np.where(missing, np.nan, column) if name in sizes else column
+    return {name: column.ravel() for name, column in whole.items()}
+
+
+def _pass(
+    plan: Plan, point: dict[str, Any], numbers: dict[str, Any], components: bool
+) -> dict[str, Any]:
     """One pass over the numbers' arrays as columns; where there is no plan, NaN and the reason."""
     shape = tuple(map(len, numbers.values()))
     try:
@@ -225,7 +256,7 @@ def _evaluate(
         sizes = {name: np.where(bad, np.nan, value) for name, value in sizes.items()}
         texts["peak_moment"] = np.where(bad, "", texts["peak_moment"])
     columns = (sizes | texts).items()
-    return {name: np.broadcast_to(value, shape).ravel() for name, value in columns}
+    return {name: np.broadcast_to(value, shape) for name, value in columns}
 
 
 def _largest(plan: Plan, point: dict[str, Any], numbers: dict[str, Any]) -> tuple[Any, Row, Any]:
@@ -237,7 +268,9 @@ def _largest(plan: Plan, point: dict[str, Any], numbers: dict[str, Any]) -> tupl
     # One rank a group is always possible; the numbers that are not are marked.
     world_size = point.get("world_size")
     if "dp" in numbers:
-        point = point | {"dp": smallest_dp(plan, point)}
+        least = smallest_dp(plan, point)
+        shared = np.min(numbers["dp"]) > 1
+        point = point | {"dp": 2 if shared and least == 1 else least}
         point.pop("world_size", None)
     candidate = plan_at(plan, point)
     if candidate.traced:

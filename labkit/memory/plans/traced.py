@@ -18,6 +18,7 @@ import numpy as np
 
 from labkit.errors import BadValue
 from labkit.memory.jobs import traffic
+from labkit.memory.jobs.adapter import Adapter
 from labkit.memory.jobs.batch import Batch
 from labkit.memory.jobs.parallel import Parallel
 from labkit.memory.jobs.recipe import DTYPE_BYTES, Recipe
@@ -255,6 +256,8 @@ def _check(network: Network, parallel: Parallel, recipe: Recipe, batch: Batch) -
         for item in fields(part):
             given = getattr(part, item.name)
             if item.name not in known and given != item.default:
+                if isinstance(given, Adapter):
+                    given = given.kind
                 raise BadValue(
                     f"{item.name} must be {item.default} where a network is traced, got {given}:"
                     f" its module runs as it is, on one rank; a Model of known sizes has it"

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from labkit import extras
-from labkit.errors import UsageError, not_among, shown
+from labkit.errors import BadValue, UsageError, not_among, shown
 from labkit.memory.jobs.batch import Batch
 
 if TYPE_CHECKING:
@@ -115,6 +115,11 @@ class Configured:
             given["input_features"] = _frames(module, samples)
         else:
             self._refuse(f"takes {', '.join(names)}")
+        if batch.target_seq is not None and not module.config.is_encoder_decoder:
+            raise BadValue(
+                f"target_seq must be None for {type(module).__name__}, which has no decoder beside"
+                f" an encoder, got {batch.target_seq}"
+            )
         if "return_loss" in names and "pixel_values" in names:
             return given | {"pixel_values": _pixels(module, samples), "return_loss": True}
         return given | self._labels(names, samples, batch.target_seq or batch.seq)
