@@ -29,6 +29,7 @@ from labkit.memory import (
 from labkit.memory.jobs.recipe import state_bytes
 from labkit.memory.oracles import families, modules
 from labkit.memory.oracles.families import CONFIGS
+from labkit.memory.plans import grid
 from labkit.memory.traced import ranks
 from labkit.memory.traced.recording import SENT, WHOLE
 from labkit.memory.traced.step import made
@@ -378,6 +379,32 @@ def test_the_largest_batch_that_fits_is_the_last() -> None:
     assert best is not None
     sizes = [planned(Network.from_hf(CONFIGS["phi"]), micro_batch=best + n) for n in (0, 1)]
     assert sizes[0].peak_bytes <= room < sizes[1].peak_bytes
+
+
+def test_the_fewest_ranks_that_fit_are_the_first() -> None:
+    plan = planned(Network.from_hf(CONFIGS["phi"]))
+    at_stage_2 = [replace(plan, parallel=Parallel(dp=dp, zero=2)) for dp in range(1, 8)]
+    peaks = [each.peak_bytes for each in at_stage_2]
+    assert fit(at_stage_2[0], vary="dp", device=peaks[3]).value == 4
+    assert fit(at_stage_2[0], vary="dp", device=peaks[3] - 1).value == 5
+
+
+def test_ranks_that_cannot_make_it_fit_are_not_tried_without_end(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    tried = []
+
+    def noted(plan: Plan, given: dict[str, Any]) -> Plan:
+        tried.append(given["dp"])
+        return plan_at(plan, given)
+
+    plan_at = grid.plan_at
+    monkeypatch.setattr(grid, "plan_at", noted)
+    plan = planned(Network.from_hf(CONFIGS["phi"]))
+    plan = replace(plan, parallel=Parallel(dp=2, zero=2))
+    assert fit(plan, vary="dp", device=1000).value is None
+    assert max(tried) <= 256
+    assert len(tried) < 10
 
 
 # ---------------------------------------------------------------- refusals

@@ -6,6 +6,7 @@ import math
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
+from functools import cache
 from itertools import product
 from typing import TYPE_CHECKING, Any
 
@@ -38,6 +39,7 @@ LEAST = ("dp", "zero", "tp", "pp", "ep", "cp")
 ARITHMETIC = ("model", "dp", "micro_batch", "seq")
 TRACED = ("micro_batch", "seq", "dp", "zero")
 _MOST_RANKS = 2**24
+_MOST_TRACED_RANKS = 256  # a step of more takes 20 s each, and saves hardly more
 _MOST_SAMPLES = 2**24
 _MOST_PARAMS = 10**15  # where a search gives up
 _MOST_ELEMENTS = 2**40  # of a sequence's hidden states: larger ones overflow the arithmetic
@@ -53,7 +55,8 @@ def fit(plan: Plan, *, vary: str, device: Capacity, headroom: Headroom = 1.0) ->
     break a rule (a sequence that ``tp`` does not divide) are passed over.
 
     Degrees are the first point of a sweep that fits. All else takes a few dozen evaluations: it
-    must move the total one way only, and does.
+    must move the total one way only, and does. Of a network that is traced at most 256 ranks are
+    tried.
 
     Args:
         vary: the quantity's name.
@@ -181,7 +184,9 @@ def _at_a_higher_stage(plan: Plan, room: float) -> str:
     each = plan.parallel.world_size // plan.parallel.dp
     for stage in range(plan.parallel.zero + 1, 4):
         try:
-            value = _first_that_fits(grid.plan_at(plan, {"zero": stage}), "dp", room)
+            candidate = grid.plan_at(plan, {"zero": stage})
+            search = _bisected if plan.traced else _first_that_fits
+            value = search(candidate, "dp", room)
         except UsageError:
             continue
         if value is not None:
@@ -221,25 +226,31 @@ def _bisected(plan: Plan, vary: str, room: float) -> int | None:
         limit = _MOST_RANKS if least else _MOST_PARAMS
     elif plan.detailed:
         step, limit = _steps(plan, vary)
-    if plan.traced and not least:  # each takes seconds: far too large values are not tried
-        limit = _doubled(plan, vary, room, limit)
+    if plan.traced and least:
+        limit = _MOST_TRACED_RANKS
     if limit < step:
         return None
 
+    @cache
     def good(value: int) -> bool:
         try:
             return grid.plan_at(plan, {vary: value * step}).peak_bytes <= room
         except TooLarge:
             return False
 
-    value = _boundary(good, limit // step, least=least)
+    limit //= step
+    if plan.traced:  # each takes seconds: what is far beyond the boundary is not tried
+        limit = _doubled(good, limit, least=least)
+        if least and not good(limit):
+            return None
+    value = _boundary(good, limit, least=least)
     return None if value is None else value * step
 
 
-def _doubled(plan: Plan, vary: str, room: float, limit: int) -> int:
-    """The first power of two at which a traced plan no longer fits, or the limit."""
+def _doubled(good: Callable[[int], bool], limit: int, *, least: bool) -> int:
+    """The first power of two beyond the boundary between good and not, or the limit."""
     value = 1
-    while value < limit and grid.plan_at(plan, {vary: value}).peak_bytes <= room:
+    while value < limit and good(value) != least:
         value *= 2
     return min(value, limit)
 
