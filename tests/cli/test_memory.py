@@ -662,6 +662,22 @@ def test_every_component_has_a_column_in_the_table_of_moments() -> None:
     assert sorted(grouped) == sorted(COMPONENTS)
 
 
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (("--adapter", "dora"), "DoRA: fp32 adapters"),
+        (("--adapter", "ia3"), "IA3: fp32 adapters"),
+        (("--prompt-tokens", 20), "prompt tuning: fp32 adapters"),
+        (("--recipe", "qlora"), "QLoRA: fp32 adapters"),
+    ],
+)
+def test_adapters_are_called_what_they_are(
+    ran: Ran, options: tuple[object, ...], words: str
+) -> None:
+    out, _ = ran("plan", "llama-2-7b", *options)
+    assert words in out
+
+
 def test_a_margin_below_the_error_is_no_promise(ran: Ran) -> None:
     given = ("plan", "llama-3-8b", "--recipe", "qlora", "--framework", "hf-trainer", "--seq", 512)
     model = memory.Model.preset("llama-3-8b")

@@ -622,9 +622,18 @@ def _lead(plan: Plan, *, stage: bool = True) -> str:
     degrees = ", ".join(f"{name} {size}" for name, size in sizes.items() if size > 1)
     return (
         f"{degrees or 'one rank'}{f', ZeRO stage {spread.zero}' if stage else ''};"
-        f" {plan.recipe.name};"
+        f" {_called(plan.recipe)};"
         f" {batch.micro_batch} × {batch.seq:,} tokens, recompute {batch.recompute}"
     )
+
+
+_KINDS = {"dora": "DoRA", "ia3": "IA3", "prompt": "prompt tuning", "p-tuning": "P-tuning"}
+
+
+def _called(recipe: memory.Recipe) -> str:
+    """A recipe's name; one for LoRA says which other kind of adapter it trains, if it does."""
+    kind = recipe.adapter.kind if recipe.adapter is not None else "lora"
+    return recipe.name.replace("LoRA", _KINDS.get(kind, "LoRA"), 1)
 
 
 def _largest_of(plan: Plan) -> pd.DataFrame | None:
