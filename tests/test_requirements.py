@@ -28,6 +28,7 @@ LOADS_AN_EXTRA = {
     "labkit.memory.movement.quantise": "",  # it is given tensors
     "labkit.memory.oracles.adapters": "labkit.memory.oracles.checking",
     "labkit.memory.oracles.blocks": "labkit.memory.oracles.checking",
+    "labkit.memory.oracles.checkpoints": "labkit.memory.oracles.checking",
     "labkit.memory.oracles.collective": "labkit.kit.ranks",
     "labkit.memory.oracles.cuda": "labkit.memory.oracles.cuda",
     "labkit.memory.oracles.digits": "labkit.kit.ranks",

@@ -62,6 +62,7 @@ def examples() -> Mapping[str, Mapping[str, Any]]:
     least = pd.DataFrame({"model": ["a"], "plan": ["b"], "dp": [8]})
     return {
         **{type(each).__name__: fields_of(each) for each in described()},
+        "Adapter.on_base_of": {"other": memory.Adapter(base="nf4")},
         "Adapter.from_peft": {"config": {"r": 8, "target_modules": ["q_proj"]}, "model": LLAMA},
         "Cluster.of_servers": {"flops_per_s": 1e14, "gbit_per_s": 100.0},
         "Cluster.scaled": {"rate": "ring", "factor": 2.0},

@@ -230,6 +230,7 @@ class Adapter:
         """Whether FSDP cuts the base."""
         return not self.packed or self.quant_storage != "uint8"
 
+    @checked
     def on_base_of(self, other: Adapter) -> Adapter:
         """The same adapter on the base of another: in its bits, stored and prepared as that is.
 
