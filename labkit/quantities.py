@@ -148,10 +148,12 @@ def joules(value: float) -> str:
 def percent(value: float | None, digits: int = 2) -> str:
     """Write a fraction in per cent, and nothing where it is missing.
 
-    >>> percent(0.204650), percent(0.0), percent(float("nan"))
+    >>> percent(0.204650), percent(-0.00001), percent(float("nan"))
     ('20.46 %', '0.00 %', '')
     """
-    return "" if value is None or math.isnan(value) else f"{100 * value + 0.0:.{digits}f} %"
+    if value is None or math.isnan(value):
+        return ""
+    return f"{round(100 * value, digits) + 0.0:.{digits}f} %"
 
 
 _FORMATS: dict[str, Callable[[float], str]] = {

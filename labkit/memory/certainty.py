@@ -312,7 +312,8 @@ def _distance(plan: Plan, asked: frozenset[str], known: Known) -> tuple[int, flo
 
 def _differences(asked: frozenset[str], there: frozenset[str]) -> list[str]:
     """What a peak has in place of what the plan has."""
-    lacking = [f"no {name}" for name in sorted(asked - there) if not _is_choice(name)]
+    missed = [name for name in sorted(asked - there) if not _is_choice(name)]
+    lacking = [f"no {name.removeprefix('a ')}" for name in missed]
     return [*lacking, *sorted(there - asked)]
 
 
