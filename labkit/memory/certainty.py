@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from labkit import files
 from labkit.kit.describe import checked
+from labkit.memory.jobs.adapter import KIND_NAMES, Adapter
 from labkit.memory.plans import frameworks
 from labkit.memory.plans.plan import Plan
 from labkit.models import Model
@@ -144,12 +145,6 @@ def _listed(names: Iterable[str]) -> str:
 
 
 _DEGREES = {"tp": "tensor", "pp": "pipeline", "cp": "context", "ep": "expert"}
-_KINDS = {
-    "dora": {"DoRA"},
-    "ia3": {"IA3"},
-    "prompt": {"virtual tokens"},
-    "p-tuning": {"virtual tokens"},
-}
 PRECISIONS = (
     "autocast",
     "fp32 throughout",
@@ -182,12 +177,7 @@ def features(plan: Plan) -> frozenset[str]:
         word = "full" if again == 1 else "every k-th layer" if isinstance(again, int) else again
         found.add("no recomputation" if word == "none" else f"recomputation ({word})")
     if recipe.adapter is not None:
-        found.add("adapters")
-        found |= _KINDS.get(recipe.adapter.kind, set())
-    if recipe.adapter is not None and recipe.adapter.packed:
-        found.add("a 4-bit base")
-    if recipe.adapter is not None and recipe.adapter.rest == "fp32":
-        found.add("norms, embeddings and head in fp32 beside it")
+        found |= _of_adapter(recipe.adapter)
     if recipe.optimizer != "adam":
         found.add(f"the optimizer {recipe.optimizer}")
     if recipe.in_backward:
@@ -200,6 +190,20 @@ def features(plan: Plan) -> frozenset[str]:
         found |= {"experts"} if plan.model.num_experts else set()
         found |= {"latent attention"} if plan.model.kv_rank else set()
     return frozenset(found)
+
+
+def _of_adapter(adapter: Adapter) -> set[str]:
+    """What kind of adapter it is, and on what base."""
+    found = {"adapters"}
+    if adapter.is_prompt:
+        found.add("virtual tokens")
+    elif adapter.kind != "lora":
+        found.add(KIND_NAMES[adapter.kind])
+    if adapter.packed:
+        found.add("a 4-bit base")
+    if adapter.rest == "fp32":
+        found.add("norms, embeddings and head in fp32 beside it")
+    return found
 
 
 def _precision(recipe: Recipe) -> str:

@@ -16,6 +16,7 @@ from labkit.memory.jobs.recipe import PRESETS, QUANTISED, state_bytes
 from labkit.memory.oracles import tracker, ways
 from labkit.memory.tape.mode import Mode
 from labkit.memory.tape.step import Moment
+from labkit.memory.traced import ranks
 from labkit.models import TensorShape
 from tests.memory.steps import GPT, LLAMA
 
@@ -315,7 +316,7 @@ def test_torchs_data_parallelism_keeps_its_buckets(view: bool) -> None:
     size = sum(parameter.nbytes for parameter in network.parameters())
     watch = MemTracker()
     watch.track_external(network)
-    with tracker.fake_group(4), watch, warnings.catch_warnings():
+    with ranks.fake_group(4), watch, warnings.catch_warnings():
         warnings.simplefilter("ignore")
         before = total()
         parallel = DistributedDataParallel(network, gradient_as_bucket_view=view)

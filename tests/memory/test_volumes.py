@@ -16,7 +16,7 @@ from labkit.memory import Batch, Recipe
 from labkit.memory.jobs.parallel import Parallel
 from labkit.memory.jobs.traffic import Collective, frame, placed
 from labkit.memory.movement.volumes import collectives
-from labkit.memory.oracles.tracker import fake_group
+from labkit.memory.traced.ranks import fake_group
 from labkit.models import Model
 from tests.memory.steps import expert_params
 

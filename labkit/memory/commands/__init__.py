@@ -24,6 +24,7 @@ from labkit.memory.commands.options import (
     network_of,
     usual_seq,
 )
+from labkit.memory.jobs.adapter import KIND_NAMES
 from labkit.memory.jobs.states import STAGE_NAMES
 from labkit.memory.plans.estimate import COMPONENTS
 from labkit.memory.plans.plan import Plan
@@ -627,13 +628,10 @@ def _lead(plan: Plan, *, stage: bool = True) -> str:
     )
 
 
-_KINDS = {"dora": "DoRA", "ia3": "IA3", "prompt": "prompt tuning", "p-tuning": "P-tuning"}
-
-
 def _called(recipe: memory.Recipe) -> str:
     """A recipe's name; one for LoRA says which other kind of adapter it trains, if it does."""
     kind = recipe.adapter.kind if recipe.adapter is not None else "lora"
-    return recipe.name.replace("LoRA", _KINDS.get(kind, "LoRA"), 1)
+    return recipe.name.replace("LoRA", KIND_NAMES[kind], 1)
 
 
 def _largest_of(plan: Plan) -> pd.DataFrame | None:

@@ -37,6 +37,14 @@ ENDS = {
 }
 Kind = Literal["lora", Tuner]
 KINDS: tuple[str, ...] = get_args(Kind)
+KIND_NAMES = {
+    "lora": "LoRA",
+    "dora": "DoRA",
+    "ia3": "IA3",
+    "prompt": "prompt tuning",
+    "p-tuning": "P-tuning",
+}
+"""What people call each kind."""
 _PEFT_KINDS = {"LORA": "lora", "IA3": "ia3", "PROMPT_TUNING": "prompt", "P_TUNING": "p-tuning"}
 _WHY_NOT = {
     "PREFIX_TUNING": ": a prefix has keys, values and a mask in every layer, which only a trace of"

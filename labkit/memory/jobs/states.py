@@ -384,12 +384,11 @@ class Holding:
 
     def _base(self, adapter: Adapter) -> Iterator[Term]:
         """Parameters where there are adapters: the frozen base, in two formats, and theirs."""
-        width = self.recipe.parameter_bytes
+        width = 4 if adapter.rest == "fp32" else self.recipe.parameter_bytes
         place = self.recipe.offload_parameters
         frozen = [tensor for tensor in self.tensors if not tensor.trained]
         rest = replace(self, tensors=tuple(t for t in frozen if not t.packed))
         name = "rest of the base" if adapter.packed else "base"
-        width = 4 if adapter.rest == "fp32" else width
         source = self.recipe.source or "Hu et al. 2022 §4"
         degree = self.degree_of("parameters")
         cut = self.parallel.zero == 3

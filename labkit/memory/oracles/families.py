@@ -14,12 +14,11 @@ import time
 from collections.abc import Iterator
 from dataclasses import replace
 from importlib import metadata
-from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
-from labkit.files import shipped
+from labkit.files import load_json, shipped, write_atomically
 from labkit.memory.jobs.batch import Batch
 from labkit.memory.jobs.parallel import Parallel
 from labkit.memory.jobs.recipe import Recipe
@@ -174,7 +173,7 @@ def run() -> dict[str, Any]:
 
 def stored() -> dict[str, Any]:
     """All steps as they are stored."""
-    found: dict[str, Any] = json.loads(Path(shipped(FILE)).read_text(encoding="utf-8"))
+    found: dict[str, Any] = load_json(shipped(FILE))
     return found
 
 
@@ -190,8 +189,7 @@ def by_family(rows: pd.DataFrame) -> pd.DataFrame:
 
 def main() -> None:
     """Run every step and store what was seen."""
-    path = Path(shipped(FILE))
-    path.write_text(json.dumps(run(), indent=1) + "\n", encoding="utf-8")
+    write_atomically(shipped(FILE), json.dumps(run(), indent=1) + "\n")
 
 
 if __name__ == "__main__":

@@ -37,7 +37,6 @@ FSDP_NAMES = {
     Moment.LOSS_BACKWARD: (Moment.LOSS_BACKWARD, Moment.HEAD_BACKWARD),
     Moment.BACKWARD_MIDDLE: (Moment.PREFETCH,),
 }
-fake_group = ranks.fake_group
 Observe = Callable[[Any, Any, list[Any]], AbstractContextManager[None]]
 
 
@@ -215,8 +214,8 @@ def fake_ranks(parallel: Parallel) -> Iterator[Any]:
             "FSDP2 is tracked for data parallelism at zero = 3 on 2 ranks or more; with a"
             " secondary_group it looks at its mesh's numbers, which tensors here do not have"
         )
-    with fake_group(parallel.dp):
-        yield ranks.mesh_of(parallel)
+    with ranks.Spread(parallel=parallel).ranks() as mesh:
+        yield mesh
 
 
 def _make_states(optimizer: Any) -> None:

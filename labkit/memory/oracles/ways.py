@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 from labkit.memory.oracles import tracker
 from labkit.memory.oracles.tracker import Tracked
 from labkit.memory.tape.mode import Mode
+from labkit.memory.traced import ranks
 from labkit.models import Model
 
 
@@ -59,7 +60,7 @@ def track(
     is_inside = step not in {"foreach", "fused", "for-loop"}
     with ExitStack() as contexts:
         if shared is not None:
-            contexts.enter_context(tracker.fake_group(shared.ranks, shared.rank))
+            contexts.enter_context(ranks.fake_group(shared.ranks, shared.rank))
         contexts.enter_context(FakeTensorMode())
         network: Any = networks.build(model, mode, seq=seq, **sizes)
         if shared is not None:

@@ -190,10 +190,8 @@ class Job:
         batch = self.batch
         whole = batch.recompute not in {"selective", "operators"}
         device = batch.offload_activations == "device"
-        adapter = self.recipe.adapter
-        tokens = adapter.tokens if adapter is not None else 0
         fields = {
-            "adapter.tokens": (tokens, 0, tokens == 0),
+            "adapter.tokens": (self._virtual, 0, self._virtual == 0),
             "cp": (self.parallel.cp, 1, self.parallel.cp == 1),
             "recompute": (batch.recompute, "none, full or a number", whole),
             "offload_activations": (batch.offload_activations, "device", device),

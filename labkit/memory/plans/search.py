@@ -78,10 +78,7 @@ def fit(plan: Plan, *, vary: str, device: Capacity, headroom: Headroom = 1.0) ->
         known = TRACED
     if vary not in known:
         raise not_among("quantity to vary", vary, known)
-    if plan.detailed and vary in LEAST and not (plan.traced and vary == "dp"):
-        value = _first_that_fits(plan, vary, room)
-    else:
-        value = _bisected(plan, vary, room)
+    value = _extreme(plan, vary, room)
     fitted = None if value is None else grid.plan_at(plan, {vary: value})
     return Fit(value=value, plan=fitted, usable_bytes=room)
 
@@ -184,9 +181,7 @@ def _at_a_higher_stage(plan: Plan, room: float) -> str:
     each = plan.parallel.world_size // plan.parallel.dp
     for stage in range(plan.parallel.zero + 1, 4):
         try:
-            candidate = grid.plan_at(plan, {"zero": stage})
-            search = _bisected if plan.traced else _first_that_fits
-            value = search(candidate, "dp", room)
+            value = _extreme(grid.plan_at(plan, {"zero": stage}), "dp", room)
         except UsageError:
             continue
         if value is not None:
@@ -199,6 +194,13 @@ def _what_fills(plan: Plan) -> str:
     held = {name: size for name, place, size in plan.account.held() if place == "device"}
     first = max(held, key=lambda name: held[name])
     return f"{first} at {plan.peak_moment} ({held[first] / plan.peak_bytes:.0%} of it)"
+
+
+def _extreme(plan: Plan, vary: str, room: float) -> int | None:
+    """The largest value that fits, or the least degree; None where none does."""
+    by_sweep = plan.detailed and vary in LEAST and not (plan.traced and vary == "dp")
+    search = _first_that_fits if by_sweep else _bisected
+    return search(plan, vary, room)
 
 
 def _first_that_fits(plan: Plan, vary: str, room: float) -> int | None:

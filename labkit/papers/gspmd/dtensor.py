@@ -10,7 +10,7 @@ from typing import Any
 
 import pandas as pd
 
-from labkit.memory.oracles.tracker import fake_group
+from labkit.memory.traced.ranks import fake_group
 from labkit.papers.gspmd.graphs import Graph, Layout
 from labkit.papers.gspmd.partitions import local_shape, partition
 
